@@ -94,7 +94,7 @@ CLUSTER_ENTRIES = (
     RunbookEntry(
         "WriteTakenOver",
         "the agent took over fields of an object",
-        "The other writer of these fields is gone, or is a known predecessor.",
+        "The other writer of these fields has been silent for a long time.",
         "The fields have the agent's values now.",
         "nothing, if the other writer has ended",
         RecommendedAction.NONE,
@@ -103,7 +103,7 @@ CLUSTER_ENTRIES = (
         "WriteUndone",
         "another writer undoes the agent's writes",
         "An object has other values again and again after the agent wrote it.",
-        "The object changes back and forth.",
+        "The object has the other writer's values; the agent tries again every five minutes.",
         _ONE_WRITER,
     ),
     RunbookEntry(

@@ -216,8 +216,9 @@ CONTAINER_ENTRIES = (
     RunbookEntry(
         "VariableNotSet",
         "a variable of a container keeps the pod's value",
-        "The pod sets a variable that the agent would set to another value.",
-        "The program may use another device order or limit than the allocation's.",
+        "Image and pod both set a variable that helps to find libraries, so the agent cannot "
+        "change the one that applies.",
+        "Programs may not find the driver's libraries.",
         "take the variable out of the pod",
     ),
     RunbookEntry(

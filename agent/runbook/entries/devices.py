@@ -210,9 +210,11 @@ DEVICE_ENTRIES = (
     RunbookEntry(
         "DuplicateMinor",
         "two devices have one number",
-        "Two devices of the node ask for the same published number.",
-        "One of them gets another number than its driver's.",
-        "see `xpu-agent devices`; restart the agent when no pod uses these devices",
+        "The driver gives two devices of a vendor the same number.",
+        "The second one has no number, and is not published.",
+        "see `xpu-agent devices` and the driver's own list; reload the driver",
+        RecommendedAction.LOOK,
+        FaultCategory.DRIVER,
     ),
     RunbookEntry(
         "NoMinor",
@@ -245,17 +247,18 @@ DEVICE_ENTRIES = (
     RunbookEntry(
         "MinorTooLarge",
         "a device's number is too large for a table of groups",
-        "A group of devices names a device whose published number the table cannot hold.",
-        "The scheduler does not see that group.",
+        "The scheduler would take the number for another device's.",
+        "The table of groups of linked devices is not published.",
         "see `xpu-agent devices`; restart the agent when no pod uses these devices",
-        RecommendedAction.NONE,
+        RecommendedAction.LOOK,
     ),
     RunbookEntry(
         "PartitionsUnlisted",
-        "groups of linked devices are not complete",
-        "Some devices are missing, so the groups of linked devices cannot all be listed.",
-        "The scheduler may choose devices without a fast link between them.",
-        "bring the missing devices back into service, or wait for the vendor's answer",
+        "groups of linked devices are not all listed",
+        "The links between the devices are so unequal that there are too many groups to list, or "
+        "some devices are missing.",
+        "The scheduler may choose devices without the fastest link between them.",
+        "see `xpu-agent topology`: missing links or devices make the groups unequal",
         RecommendedAction.LOOK,
     ),
     RunbookEntry(

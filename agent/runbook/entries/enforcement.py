@@ -144,8 +144,9 @@ ENFORCEMENT_ENTRIES = (
     RunbookEntry(
         "SwitchRefused",
         "a switch of the kernel cannot be set",
-        "A file that switches a feature of the kernel for cgroups refuses the value.",
-        "The feature is as the kernel or another program set it.",
+        "A file below /proc/sys that switches a feature for the kubelet's QoS directories refuses "
+        "the value.",
+        "Values of the QoS directories that need the switch are not written.",
         _EXPLAIN,
     ),
     RunbookEntry(

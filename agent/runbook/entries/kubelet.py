@@ -142,12 +142,11 @@ KUBELET_ENTRIES = (
     ),
     RunbookEntry(
         "GrantGivenToAnotherPod",
-        "the kubelet gave an allocated device to another pod",
-        "Two pods asked for one resource at the same time, and the kubelet's choice crossed the "
-        "scheduler's.",
-        "The pod gets another device of the same kind.",
-        "nothing, if it is rare; else let one scheduler allocate the resource",
-        RecommendedAction.NONE,
+        "a pod got what another pod was granted",
+        "The kubelet names no pod in its request. The pod that it asked for was not listed yet, so "
+        "the agent took the request for another pod's.",
+        "Two pods have the same devices.",
+        "delete the pod that the message names; let the agent reach the API server or the kubelet",
     ),
     _refused(
         "AmbiguousPod",
@@ -173,16 +172,18 @@ KUBELET_ENTRIES = (
         "The resource of the request is not served any more.",
         "see device_plugin in the settings",
     ),
-    _refused(
+    RunbookEntry(
         "DeviceExchanged",
-        "the container would get a device that was exchanged",
-        "The device of the kubelet's choice stands for another one that a container has.",
-        "delete the pod",
+        "a container has another device than the kubelet chose",
+        "The scheduler allocated other devices than the kubelet chose, and the scheduler's count.",
+        "The kubelet accounts the device that it chose; the agent withdraws the other one from it.",
+        "nothing; to avoid it, let one scheduler choose the devices",
+        RecommendedAction.NONE,
     ),
     _refused(
         "TooManyReplicas",
         "a container asks for several shares of cards",
-        "A container may have one share of a card where time is shared.",
+        "device_plugin.fail_requests_greater_than_one permits one share of a card for a container.",
         "request 1 of the resource",
     ),
     _refused(
@@ -206,14 +207,14 @@ KUBELET_ENTRIES = (
     _refused(
         "NoSuchSize",
         "the kubelet asks for an impossible number of devices",
-        "The number is zero or larger than the list.",
+        "The number is zero or larger than the list; a result of GetPreferredAllocation only.",
         "see the kubelet's log",
     ),
     _refused(
         "NotPrepared",
-        "a container starts before its devices were prepared",
-        "PreStartContainer names devices of no allocation.",
-        "delete the pod",
+        "a folder or file for the container could not be made",
+        "What the container needs on the host could not be written in time.",
+        "see the message: the disk hangs, is full or read-only",
     ),
     RunbookEntry(
         "KubeletStarting",

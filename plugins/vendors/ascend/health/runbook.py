@@ -222,7 +222,8 @@ REASONS = entry_table(
     RunbookEntry(
         "BadDriverAnswer",
         "an answer of the driver cannot be true",
-        "The driver's answer contradicts itself: two chips with one number, or an impossible one.",
+        "The driver's answer contradicts itself: two chips with one number or one die id, or a "
+        "chip without a name.",
         FACTS_MISSING,
         "look at the driver: `npu-smi info`, the kernel's log, /var/log/npu",
         _LOOK,

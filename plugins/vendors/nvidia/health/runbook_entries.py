@@ -430,7 +430,7 @@ _OTHERS = (
     RunbookEntry(
         "FabricManagerDown",
         "the fabric manager does not run",
-        "The cards have an NVSwitch, and the fabric was never configured.",
+        "The machine has NVSwitches, and no NVLink of any card is active.",
         "CUDA programs do not start on these cards.",
         _MANAGER,
         _LOOK,
@@ -529,9 +529,9 @@ _OTHERS = (
     RunbookEntry(
         "RegionSkipped",
         "usage of a shared card is not counted",
-        "The shared region of HAMi-core could not be mounted into the container.",
+        "Pod uid or container name are no safe name for the folder of a shared region.",
         "Usage of the container on its card is that of the driver.",
-        "see the message",
+        "give the container a name of letters, digits and hyphens",
     ),
     RunbookEntry(
         "LimitOverridden",

@@ -213,8 +213,8 @@ RUNBOOK = entry_table(
     ),
     RunbookEntry(
         "StrayVirtualFunction",
-        "a virtual function that its card does not list",
-        "The virtual function names a physical one that does not list it.",
+        "a virtual function that does not name its card",
+        "The card lists the virtual function, and that does not point back.",
         NOT_PUBLISHED,
         "see the kernel's log; make the virtual functions again",
         _LOOK,
