@@ -119,7 +119,13 @@ class AccessFiles:
     def check(self) -> SelfCheck:
         """Return whether the rules in force are those of the files."""
         message = self.problem or f"files read again {self.reloads} times"
-        return SelfCheck(name=CHECK_NAME, ok=not self.problem, message=message, gates_ready=False)
+        return SelfCheck(
+            name=CHECK_NAME,
+            ok=not self.problem,
+            message=message,
+            gates_ready=False,
+            reason="MetricsAccessStale",
+        )
 
     async def run(self) -> None:
         """Read changed files until cancelled."""

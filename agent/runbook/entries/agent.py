@@ -35,6 +35,13 @@ AGENT_ENTRIES = (
         "see /healthz?verbose and the agent's log",
     ),
     RunbookEntry(
+        "MetricsAccessStale",
+        "changed certificates or passwords of the metrics are not in force",
+        "A file of metrics.tls or metrics.web_config_file was changed, and cannot be used.",
+        "The certificate and the rules before stay in force; that certificate may expire.",
+        "see the message; correct the Secret or the file: it is read again within seconds",
+    ),
+    RunbookEntry(
         "LockLost",
         "the lock of the node is missing",
         "The lock file in node.run_dir could not be taken, or was removed or replaced.",

@@ -71,6 +71,7 @@ def test_a_broken_pair_leaves_the_old_one_in_force_and_says_so(
         assert files.context is first
         check = files.check()
         assert not check.ok
+        assert check.reason == "MetricsAccessStale"
         assert not check.gates_ready  # devices are published with an old certificate, too
         assert "tls.crt" in check.message
         reports = [one for one in caplog.records if one.message == "access_rules_not_read"]
