@@ -13,6 +13,48 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
+{{- define "xpu-scheduler.labels" -}}
+app.kubernetes.io/name: xpu-scheduler
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end -}}
+
+{{- define "xpu-scheduler.settings" -}}
+{{- $settings := .Files.Get "files/scheduler.yaml" | fromYaml -}}
+{{- $_ := set $settings.leader_election "namespace" .Values.scheduler.namespace -}}
+{{- mergeOverwrite $settings .Values.scheduler.settings | toYaml -}}
+{{- end -}}
+
+{{/* A right that a setting of the scheduler needs, and its binding: a dict of root, part, rules */}}
+{{- define "xpu-scheduler.right" -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: xpu-scheduler-{{ .part }}
+  labels:
+    {{- include "xpu-scheduler.labels" .root | nindent 4 }}
+rules:
+{{ .rules }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: xpu-scheduler-{{ .part }}
+  labels:
+    {{- include "xpu-scheduler.labels" .root | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: xpu-scheduler-{{ .part }}
+subjects:
+- kind: ServiceAccount
+  name: xpu-scheduler
+  namespace: {{ .root.Values.scheduler.namespace }}
+---
+{{ end -}}
+
 {{/* The settings of the chart, then the values' on top */}}
 {{- define "xpu-agent.settings" -}}
 {{- $settings := .Files.Get "files/config.yaml" | fromYaml -}}

@@ -90,6 +90,7 @@ def chart_renderings() -> dict[str, tuple[Object, ...]]:
     result["chart:kubernetes-1.28"] = render(
         {"policy": {"enabled": False}, "kubeletProxy": {"enabled": True}}
     )
+    result["chart:scheduler"] = render({"scheduler": {"enabled": True, "networkPolicy": True}})
     for switch in SWITCHES:
         result[f"chart:devices+{switch}"] = render({switch: {"enabled": True}})
     return result

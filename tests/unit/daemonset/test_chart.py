@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from agent.cli.parser import build_parser
 from agent.version import VERSION
+from plugins.scheduler.server.settings import SchedulerSettings
 from tests.unit.daemonset.charts import (
     CHART,
     DEFAULTS,
@@ -28,9 +30,19 @@ from tests.unit.daemonset.renderings import PROFILES, combined, profile
 from tests.unit.daemonset.type_check import check_types
 
 HOOK = "helm.sh/hook"
+CONFIG_MAPS = ("xpu-agent", "xpu-scheduler-config")
 # components that are values of another kind, or the profile itself
 OTHER_WAYS = {
     *("enforce", "leave", "observe", "openshift-observe", "seccomp-observe", "without-policy"),
+}
+
+
+# settings of the scheduler: the component of kustomize that has their rights
+SCHEDULER_RIGHTS: dict[str, tuple[dict[str, Any], str]] = {
+    "node-resources": ({"publish_node_resources": True}, "scheduler-components/node-resources"),
+    "load-scores": ({"load_score": {"enabled": True}}, "scheduler-components/load-scores"),
+    "strict-ledger": ({"strict_ledger": True}, "scheduler/strict-ledger"),
+    "vendor-annotations": ({"vendor_annotations": True}, "scheduler/vendor-annotations"),
 }
 
 
@@ -43,15 +55,15 @@ def comparable(objects: Iterable[Object]) -> dict[tuple[str, str], Any]:
             continue
         name, body = metadata["name"], {k: v for k, v in item.items() if k != "metadata"}
         if item["kind"] == "ConfigMap":  # kustomize adds a hash to the name, the chart to the pods
-            name = "xpu-agent"
+            name = next(one for one in CONFIG_MAPS if name.startswith(one))
             body["data"] = {key: yaml.safe_load(text) for key, text in item["data"].items()}
-        if item["kind"] == "DaemonSet":
-            body = {**body, "spec": comparable_daemon(item["spec"])}
+        if item["kind"] in ("DaemonSet", "Deployment"):
+            body = {**body, "spec": comparable_workload(item["spec"])}
         result[item["kind"], name] = {"namespace": metadata.get("namespace"), **body}
     return result
 
 
-def comparable_daemon(spec: Object) -> Object:
+def comparable_workload(spec: Object) -> Object:
     """Return the spec with lists as maps where Kubernetes takes them as such."""
     pod = dict(spec["template"]["spec"])
     (container,) = (dict(one) for one in pod["containers"])
@@ -83,6 +95,44 @@ def test_all_switches_together_are_all_components_together() -> None:
     components = ("components/enforce", *(f"components/{SWITCHES[one]}" for one in together))
     chart = comparable(render({"profile": "enforce", **values}))
     assert chart == comparable(combined(("base",), components))
+
+
+def scheduler_objects(values: dict[str, Any]) -> list[Object]:
+    rendered = render({"scheduler": {"enabled": True, **values}})
+    return [
+        item
+        for item in rendered
+        if item["metadata"]["labels"]["app.kubernetes.io/name"] == "xpu-scheduler"
+    ]
+
+
+def test_the_scheduler_is_that_of_kustomize() -> None:
+    assert comparable(scheduler_objects({})) == comparable(combined(("scheduler",), ()))
+    policy = ("scheduler-components/network-policy",)
+    assert comparable(scheduler_objects({"networkPolicy": True})) == comparable(
+        combined(("scheduler",), policy)
+    )
+
+
+@pytest.mark.parametrize("part", SCHEDULER_RIGHTS)
+def test_a_setting_of_the_scheduler_comes_with_its_rights(part: str) -> None:
+    settings, component = SCHEDULER_RIGHTS[part]
+    chart = comparable(scheduler_objects({"settings": settings}))
+    kustomize = comparable(combined(("scheduler",), (component,)))
+    config = ("ConfigMap", "xpu-scheduler-config")
+    written = chart.pop(config)["data"]["config.yaml"]
+    before = kustomize.pop(config)["data"]["config.yaml"]
+    assert written == {**before, **settings}
+    assert msgspec.convert(written, SchedulerSettings)
+    assert chart == kustomize
+
+
+def test_the_scheduler_may_be_in_another_namespace() -> None:
+    objects = scheduler_objects({"namespace": "scheduling"})
+    assert "kube-system" not in yaml.safe_dump_all(objects)
+    (config,) = (item for item in objects if item["kind"] == "ConfigMap")
+    settings = yaml.safe_load(config["data"]["config.yaml"])
+    assert settings["leader_election"]["namespace"] == "scheduling"
 
 
 def test_without_the_policy_it_is_the_overlay_for_old_releases() -> None:
@@ -120,7 +170,9 @@ def test_another_namespace_and_name_are_those_of_every_object_and_mention() -> N
 
 
 def test_one_value_moves_every_image() -> None:
-    objects = render({"image": {"registry": "registry.example.com", "repository": "a/b"}})
+    objects = render(
+        {"image": {"registry": "registry.example.com"}, "scheduler": {"enabled": True}}
+    )
     images = {
         container["image"]
         for item in objects
@@ -129,7 +181,8 @@ def test_one_value_moves_every_image() -> None:
         .get("spec", {})
         .get("containers", ())
     }
-    assert images == {f"registry.example.com/a/b:{VERSION}"}
+    names = ("xpu-agent", "xpu-scheduler")
+    assert images == {f"registry.example.com/{name}:{VERSION}" for name in names}
     digest = "sha256:" + "0" * 64
     (agent,) = the(render({"image": {"digest": digest}}), "DaemonSet")["spec"]["template"]["spec"][
         "containers"
@@ -217,6 +270,7 @@ def test_the_chart_is_of_this_version_and_describes_every_value() -> None:
 def test_its_files_are_those_of_kustomize() -> None:
     for name, source in (
         ("config.yaml", "base/config.yaml"),
+        ("scheduler.yaml", "scheduler/config.yaml"),
         ("own-events.yaml", "policy/own-events.yaml"),
         ("own-objects.yaml", "policy/own-objects.yaml"),
     ):

@@ -53,6 +53,15 @@ def test_the_settings_are_ones_that_the_command_takes() -> None:
     assert read.tls.cert_file.rpartition("/")[0] in folders
 
 
+def test_the_role_names_the_lease_and_the_addresses_that_the_replicas_write() -> None:
+    settings = yaml.safe_load(the(OBJECTS, "ConfigMap", "xpu-scheduler")["data"]["config.yaml"])
+    read = msgspec.convert(settings, SchedulerSettings)
+    role = the(OBJECTS, "Role", "xpu-scheduler")
+    names = {name for rule in role["rules"] for name in rule.get("resourceNames", ())}
+    assert names == {read.service, read.leader_election.name}
+    assert role["metadata"]["namespace"] == read.leader_election.namespace
+
+
 def test_the_service_has_no_selector_because_the_leader_writes_its_endpoint() -> None:
     assert "selector" not in the(OBJECTS, "Service", "xpu-scheduler")["spec"]
     budget = the(OBJECTS, "PodDisruptionBudget", "xpu-scheduler")["spec"]
