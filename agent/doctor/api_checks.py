@@ -6,6 +6,8 @@ import datetime as dt
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
+import msgspec
+
 from agent.doctor.check import (
     Check,
     CheckGroup,
@@ -34,14 +36,23 @@ OLDEST_MINOR, NEWEST_MINOR = 28, 36  # of Kubernetes 1
 LATE_REPORTS = 3  # intervals without a report
 _MINOR = re.compile(r"v?1\.([0-9]{1,3})")
 
-# resource, group/version, plural, what is lost without it
+
+class ObjectKind(msgspec.Struct, frozen=True):
+    """A kind of object that the agent reads or writes; any of the versions will do."""
+
+    kind: str
+    versions: tuple[str, ...]  # with the group
+    plural: str
+    loss: str  # without it
+
+
 OBJECT_KINDS = (
-    ("Device", f"{SCHEDULING}/v1alpha1", "devices", "no device is published"),
-    ("NodeMetric", f"{SLO}/v1alpha1", "nodemetrics", "no usage is reported"),
-    ("NodeSLO", f"{SLO}/v1alpha1", "nodeslos", "no strategy can be requested"),
-    (
+    ObjectKind("Device", (f"{SCHEDULING}/v1alpha1",), "devices", "no device is published"),
+    ObjectKind("NodeMetric", (f"{SLO}/v1alpha1",), "nodemetrics", "no usage is reported"),
+    ObjectKind("NodeSLO", (f"{SLO}/v1alpha1",), "nodeslos", "no strategy can be requested"),
+    ObjectKind(
         "NodeResourceTopology",
-        f"{TOPOLOGY}/v1alpha1",
+        (f"{TOPOLOGY}/v1alpha2", f"{TOPOLOGY}/v1alpha1"),
         "noderesourcetopologies",
         "no topology is published",
     ),
@@ -137,21 +148,26 @@ def check_crds(facts: CheckInputs) -> Iterator[CheckResult]:
         yield skip("crds", _why_no_reply(facts, ""))
         return
     well = []
-    for kind, version, plural, loss in OBJECT_KINDS:
-        reason = _why_no_reply(facts, version)
-        reply = facts.api.replies.get(version)
-        if reason and (reply is None or reply.code != 404):
-            yield skip(f"crds:{kind}", reason)
-        elif reply is not None and plural in _resource_names(reply):
-            well.append(kind)
-        elif not _is_published(facts, kind):
-            yield skip(f"crds:{kind}", f"absent, and {_SETTINGS_OF_KINDS[kind]} is off")
+    for one in OBJECT_KINDS:
+        check = f"crds:{one.kind}"
+        reasons = [_why_no_reply(facts, version) for version in one.versions]
+        replies = [facts.api.replies.get(version) for version in one.versions]
+        if any(reply is not None and one.plural in _resource_names(reply) for reply in replies):
+            well.append(one.kind)
+        elif any(
+            reason and (reply is None or reply.code != 404)
+            for reason, reply in zip(reasons, replies, strict=True)
+        ):
+            yield skip(check, next(filter(None, reasons)))
+        elif not _is_published(facts, one.kind):
+            yield skip(check, f"absent, and {_SETTINGS_OF_KINDS[one.kind]} is off")
         else:
-            project = "noderesourcetopology-api" if version.startswith(TOPOLOGY) else "Koordinator"
+            is_topology = one.versions[0].startswith(TOPOLOGY)
+            project = "noderesourcetopology-api" if is_topology else "Koordinator"
             yield warn(
-                f"crds:{kind}",
-                f"the API server does not have {plural} in {version}",
-                impact=loss,
+                check,
+                f"the API server does not have {one.plural} in {' or '.join(one.versions)}",
+                impact=one.loss,
                 remedy=f"install the CRD of {project}",
             )
     if len(well) == len(OBJECT_KINDS):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
 from agent.clock import Clock
 from agent.config.settings import Settings
@@ -20,6 +21,7 @@ from agent.kube.endpoint import ApiTarget, InClusterTarget
 from agent.kube.errors import ApiError
 from agent.kube.resources import DEVICES, NODE_METRICS, NODES, PODS, TOPOLOGIES
 from agent.kube.session import ApiSession, open_session
+from agent.objects.node_resource_topology import V1ALPHA2
 from agent.wire_formats.json_values import JSON_ERRORS
 
 REVIEW_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -48,16 +50,14 @@ class ApiReader:
     @property
     def facts(self) -> ApiFacts:
         """Return what is known now."""
-        return msgspec.structs.replace(
-            self._facts, replies=dict(self._replies), wall_s=self._clock.wall()
-        )
+        return replace(self._facts, replies=dict(self._replies), wall_s=self._clock.wall())
 
     async def read(self, environ: Mapping[str, str], deadline_s: float) -> None:
         """Ask everything; what is not answered within the deadline is left out."""
         try:
             session = await open_session(self._target, self._clock, environ)
         except AgentError as error:
-            self._facts = msgspec.structs.replace(self._facts, problem=str(error))
+            self._facts = replace(self._facts, problem=str(error))
             return
         try:
             with contextlib.suppress(TimeoutError):
@@ -70,29 +70,30 @@ class ApiReader:
         version = ApiRequest(method="GET", path="/version", deadline_s=deadline_s)
         reply = await _ask(session, version)
         if reply.problem:  # without an answer, or with an account that the server does not know
-            self._facts = msgspec.structs.replace(self._facts, problem=reply.problem)
+            self._facts = replace(self._facts, problem=reply.problem)
             return
         self._replies["version"] = reply
-        self._facts = msgspec.structs.replace(
-            self._facts, problem="", clock_skew_s=session.state.clock_skew_s
-        )
-        requests = dict(self._requests(deadline_s))
-        await asyncio.gather(*(self._store(session, *item) for item in requests.items()))
+        self._facts = replace(self._facts, problem="", clock_skew_s=session.state.clock_skew_s)
+        requests = self._requests(deadline_s)
+        await asyncio.gather(*(self._store(session, *item) for item in requests))
 
     async def _store(self, session: ApiSession, name: str, request: ApiRequest) -> None:
-        self._replies[name] = await _ask(session, request)
+        reply = await _ask(session, request)
+        previous = self._replies.get(name)
+        if previous is None or previous.problem:  # of two versions one may be absent
+            self._replies[name] = reply
 
     def _requests(self, deadline_s: float) -> Iterator[tuple[str, ApiRequest]]:
-        """Yield the requests by name."""
+        """Yield the requests, each with the name of its reply."""
         node = self._facts.node_name
 
         def get(path: str, *query: tuple[str, str]) -> ApiRequest:
             return ApiRequest(method="GET", path=path, query=query, deadline_s=deadline_s)
 
         yield "node", get(NODES.path(), ("fieldSelector", f"metadata.name={node}"))
-        for _, version, _, _ in OBJECT_KINDS:
+        for version in (version for one in OBJECT_KINDS for version in one.versions):
             yield version, get(f"/apis/{version}")
-        for resource in (DEVICES, NODE_METRICS, TOPOLOGIES):
+        for resource in (DEVICES, NODE_METRICS, TOPOLOGIES, replace(TOPOLOGIES, version=V1ALPHA2)):
             yield resource.kind, get(resource.path(quote(node, safe="")))
         yield (
             "agent-pods",

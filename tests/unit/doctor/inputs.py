@@ -135,6 +135,7 @@ def api(settings: Settings | None = None, **changes: object) -> ApiFacts:
         "scheduling.koordinator.sh/v1alpha1": resources("devices"),
         "slo.koordinator.sh/v1alpha1": resources("nodemetrics", "nodemetrics/status", "nodeslos"),
         "topology.node.k8s.io/v1alpha1": resources("noderesourcetopologies"),
+        "topology.node.k8s.io/v1alpha2": refused(404),
         "Device": managed(own, ("koord-manager", "")),
         "NodeMetric": metric_object(30),
         "NodeResourceTopology": managed(own, ("kubectl-edit", "")),

@@ -98,6 +98,12 @@ def test_a_crd_that_is_absent_is_named() -> None:
     assert checks == {"crds:Device": "warn", "other-writers": "skip"}
 
 
+@pytest.mark.parametrize("versions", [("v1alpha1",), ("v1alpha2",), ("v1alpha1", "v1alpha2")])
+def test_either_version_of_the_topology_will_do(versions: tuple[str, ...]) -> None:
+    with ApiServer(nodes=(NODE,), roles=ROLES, topology_versions=versions) as api:
+        assert found(read(api), "crds") == {"crds": "ok"}
+
+
 def test_another_writer_of_the_device_is_seen_in_its_managed_fields() -> None:
     device = {
         "apiVersion": "scheduling.koordinator.sh/v1alpha1",
