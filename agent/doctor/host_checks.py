@@ -25,7 +25,15 @@ from agent.snapshot.usage import CollectorStatus
 
 COMMAND_LINE, PRESSURE = "/proc/cmdline", "/proc/pressure/memory"
 OWN_MOUNTS, INIT_NAME = "/proc/self/mounts", "/proc/1/comm"
-CHECKED_TEXTS = (COMMAND_LINE, PRESSURE, OWN_MOUNTS, INIT_NAME)
+INOTIFY_INSTANCES = "/proc/sys/fs/inotify/max_user_instances"
+SELINUX_MODE = "/sys/fs/selinux/enforce"
+SELINUX_DEVICES = "/sys/fs/selinux/booleans/container_use_devices"  # now, and after a commit
+CHECKED_TEXTS = (
+    *(COMMAND_LINE, PRESSURE, OWN_MOUNTS, INIT_NAME),
+    *(INOTIFY_INSTANCES, SELINUX_MODE, SELINUX_DEVICES),
+)
+REBOOT_FILES = ("/var/run/reboot-required", "/run/reboot-required")  # of Debian and its kin
+MIN_INOTIFY_INSTANCES = 512
 
 OLDEST_KERNEL = (4, 18)
 POD_CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
@@ -133,6 +141,63 @@ def check_cpu_burst(facts: CheckInputs) -> Iterator[CheckResult]:
             remedy="use a kernel 5.14 or later, or set cpuBurstStrategy.policy to "
             "cfsQuotaBurstOnly",
         )
+
+
+def check_inotify(facts: CheckInputs) -> Iterator[CheckResult]:
+    """Check whether programs of one user may have enough inotify instances."""
+    text = facts.texts.get(INOTIFY_INSTANCES, "")
+    if not re.fullmatch("[0-9]{1,9}", text):
+        yield skip("inotify", f"{INOTIFY_INSTANCES} cannot be read")
+    elif int(text) < MIN_INOTIFY_INSTANCES:
+        yield warn(
+            "inotify",
+            f"fs.inotify.max_user_instances is {text}",
+            impact="with many pods the kubelet, log collectors and this agent fail to watch files "
+            "(too many open files)",
+            remedy="sysctl fs.inotify.max_user_instances=8192, in a file below /etc/sysctl.d",
+        )
+    else:
+        yield ok("inotify", f"fs.inotify.max_user_instances is {text}")
+
+
+def check_selinux(facts: CheckInputs) -> Iterator[CheckResult]:
+    """Check whether SELinux lets containers use devices."""
+    mode, devices = facts.texts.get(SELINUX_MODE), facts.texts.get(SELINUX_DEVICES, "")
+    if mode is None:
+        yield skip("selinux", "no SELinux, or its mode cannot be read")
+    elif mode != "1":
+        yield ok("selinux", "permissive")
+    elif not devices:
+        yield skip("selinux", "enforcing; whether containers may use devices cannot be read")
+    elif devices.startswith("1"):
+        yield ok("selinux", "enforcing, and containers may use devices")
+    elif not facts.snapshot.devices.value.devices:
+        yield skip("selinux", "enforcing; no device here")
+    else:
+        yield warn(
+            "selinux",
+            "enforcing, and container_use_devices is off",
+            impact="containers that are not privileged see their devices and may not open them",
+            remedy="setsebool -P container_use_devices 1, or label the pods' containers with a "
+            "type that may (seLinuxOptions)",
+        )
+
+
+def check_pending_reboot(facts: CheckInputs) -> Iterator[CheckResult]:
+    """Check whether updates wait for a reboot."""
+    files = [path for path in REBOOT_FILES if path in facts.paths]
+    if not facts.is_live:
+        yield skip("pending-reboot", RECORDED)
+    elif files:
+        yield warn(
+            "pending-reboot",
+            f"{files[0]} is there",
+            impact="libraries of drivers may be newer than the loaded modules, and the next "
+            "process that uses them fails",
+            remedy="drain the node and reboot it; keep drivers out of unattended upgrades",
+        )
+    else:
+        yield ok("pending-reboot", "no update waits for a reboot, as far as the host says")
 
 
 def check_huge_pages(facts: CheckInputs) -> Iterator[CheckResult]:
@@ -383,6 +448,24 @@ CHECKS = (
         group=CheckGroup.KERNEL,
         question="Has it CPU burst, if a NodeSLO asks for it?",
         run=check_cpu_burst,
+    ),
+    Check(
+        id="inotify",
+        group=CheckGroup.KERNEL,
+        question="May programs watch enough files (inotify)?",
+        run=check_inotify,
+    ),
+    Check(
+        id="selinux",
+        group=CheckGroup.KERNEL,
+        question="Does SELinux let containers use devices?",
+        run=check_selinux,
+    ),
+    Check(
+        id="pending-reboot",
+        group=CheckGroup.KERNEL,
+        question="Does no update wait for a reboot?",
+        run=check_pending_reboot,
     ),
     Check(
         id="huge-pages",

@@ -24,7 +24,7 @@ from agent.doctor.check import CheckInputs, RuntimeProcess
 from agent.doctor.container_checks import CHECKED_PATHS
 from agent.doctor.enforcement_checks import CLOSID_FILES
 from agent.doctor.facts import ApiFacts, EndpointFacts, LedgerFacts, LockFacts
-from agent.doctor.host_checks import CHECKED_TEXTS
+from agent.doctor.host_checks import CHECKED_TEXTS, REBOOT_FILES
 from agent.doctor.host_facts import (
     clock_facts,
     container_requests,
@@ -127,7 +127,8 @@ def read_inputs(  # noqa: PLR0913 - all but three are keywords that most callers
         process_states=_process_states(running) if running is not None else {},
         processes=process_names(own) if live else None,
         paths=frozenset(
-            _existing_paths(own, (settings.nri.socket,)) + _existing_paths(host, CHECKED_PATHS)
+            _existing_paths(own, (settings.nri.socket,))
+            + _existing_paths(host, (*CHECKED_PATHS, *REBOOT_FILES))
         ),
         texts=read_texts(
             own,

@@ -33,7 +33,14 @@ from agent.doctor.facts import (
     LockFacts,
     VendorFacts,
 )
-from agent.doctor.host_checks import COMMAND_LINE, INIT_NAME, OWN_MOUNTS
+from agent.doctor.host_checks import (
+    COMMAND_LINE,
+    INIT_NAME,
+    INOTIFY_INSTANCES,
+    OWN_MOUNTS,
+    SELINUX_DEVICES,
+    SELINUX_MODE,
+)
 from agent.doctor.node_report import node_report
 from agent.doctor.rights import Right
 from agent.snapshot.device import Health, HealthState
@@ -245,6 +252,17 @@ STATES: dict[str, State] = {
         {"agent": CPU_BURST, "has_burst_file": False},
         {"agent": CPU_BURST, "has_burst_file": True},
         "cpu.max.burst",
+    ),
+    "inotify": state(
+        {"texts": {INOTIFY_INSTANCES: "128"}}, {"texts": {INOTIFY_INSTANCES: "8192"}}, "is 128"
+    ),
+    "selinux": state(
+        {"texts": {SELINUX_MODE: "1", SELINUX_DEVICES: "0 0"}},
+        {"texts": {SELINUX_MODE: "1", SELINUX_DEVICES: "1 1"}},
+        "container_use_devices is off",
+    ),
+    "pending-reboot": state(
+        {"paths": frozenset({"/var/run/reboot-required"})}, {}, "reboot-required is there"
     ),
     "huge-pages": State(
         facts(
