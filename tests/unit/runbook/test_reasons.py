@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from agent.devices import joiner
 from agent.kube import eviction
 from agent.runbook.entries import OWN_ENTRIES
 from agent.runbook.entries.alerts import ALERT_ENTRIES
@@ -206,7 +207,10 @@ def test_every_entry_is_of_a_reason_that_the_code_has() -> None:
         if path.parts[-2] != "entries" and not path.name.startswith("runbook")
         for text in re.findall(r'"([A-Za-z][A-Za-z0-9]+)"', path.read_text(encoding="utf-8"))
     }
-    made = re.compile(r"Xid.*|HealthCode|NVMLError|Incident[0-9]+|(?:Kubelet|Admin)[A-Z][a-z]+")
+    made = re.compile(
+        r"S?Xid.*|HealthCode|NVMLError|Incident[0-9]+|(?:Kubelet|Admin)[A-Z][a-z]+"
+        r"|(?:Pci|Cpu|Numa)[A-Z][A-Za-z]+"
+    )
     without = {
         entry.heading
         for entry in RUNBOOK.entries()
@@ -215,6 +219,23 @@ def test_every_entry_is_of_a_reason_that_the_code_has() -> None:
     without -= {entry.heading for entry in ALERT_ENTRIES}  # that `tests/unit/observe` compares
     # the name of an error's class; an entry for all others; see the vendor's own files
     assert without - {"VendorFault", "Unlisted"} == set()
+
+
+def test_every_warning_of_the_readers_of_the_host_has_an_entry() -> None:
+    """A warning is `pci_limit: message`, and its reason is `PciLimit`."""
+    pci = (ROOT / "agent/host/pci.py").read_text()
+    kinds = set(re.findall(r'warnings\.add\("([a-z_]+)"', pci))
+    for name in ("cpu", "numa"):
+        source = (ROOT / f"agent/topology/{name}.py").read_text()
+        kinds |= set(re.findall(r'f"([a-z]+_[a-z_]+): ', source))
+    assert {"pci_limit", "cpu_topology_inconsistent", "numa_overlap"} < kinds
+    assert {joiner._warning_problem(f"{kind}: m").reason for kind in kinds} <= OWN
+
+
+def test_an_error_of_an_nvswitch_has_an_entry() -> None:
+    entry = RUNBOOK.find("nvidia", "SXid20034", "")
+    assert entry is not None
+    assert entry.anchor == "nvidia-sxid"
 
 
 def test_every_return_code_of_a_vendor_library_has_an_entry() -> None:

@@ -13,6 +13,7 @@ from plugins.vendors.nvidia.health.xid import XidClass
 
 UNKNOWN_XID = "XidUnknown"
 _XID = re.compile(r"Xid([0-9]{1,6})")
+_SXID = re.compile(r"SXid[0-9]+")
 _NVML_ERROR = re.compile(r"NVMLError[0-9]+")
 _APPLICATION = "look at the application: the card itself is well"
 _SEE_LOG = "see the kernel's log, and whether it comes again"
@@ -122,6 +123,8 @@ class NvidiaRunbook:
         """Return the entry of a reason; of an unknown Xid that of all unknown ones."""
         if _XID.fullmatch(reason):
             return _xid_entries().get(reason, _xid_entries()[UNKNOWN_XID])
+        if _SXID.fullmatch(reason):
+            return REASONS.find("SXid", message)
         if _NVML_ERROR.fullmatch(reason):
             return REASONS.find("NVMLError", message)
         return REASONS.find(reason, message)
