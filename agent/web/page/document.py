@@ -5,6 +5,7 @@ They are complete without JavaScript. `page.js` only renews them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import resources
@@ -68,7 +69,7 @@ _ICON_COLOURS = {"healthy": "#1a7f37", "suspect": "#bf8700", "failed": "#cf222e"
 def stylesheet() -> str:
     """Return the page's style sheet, a file beside this module."""
     text = resources.files("agent.web.page").joinpath("page.css").read_text(encoding="utf-8")
-    return " ".join(text.split())
+    return re.sub(r" ?([{};:,]) ", r"\1", " ".join(text.split()))
 
 
 @cache

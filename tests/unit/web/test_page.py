@@ -112,7 +112,7 @@ def test_a_page_that_the_browser_reloads_has_no_script() -> None:
 
 
 def test_the_page_of_a_large_node_stays_small_and_says_what_it_leaves_out() -> None:
-    rendered = pages(busy_snapshot(16, pods=250))
+    rendered = pages(busy_snapshot(16, nics=4, pods=250))
     assert len(rendered["status"].encode()) < MAX_PAGE_BYTES
     assert f"{MAX_ROWS} of 250 pods" in rendered["status"]
     assert 'href="/pods">all 250 pods' in rendered["status"]
@@ -305,8 +305,8 @@ def contrast(one: str, other: str) -> float:
 def palettes() -> dict[str, dict[str, str]]:
     """Return the colours of the style sheet by palette: the first is light, the second is dark."""
     found = [
-        dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", block))
-        for block in re.findall(r":root \{(.*?)\}", stylesheet(), re.DOTALL)
+        dict(re.findall(r"--(\w+): ?(#[0-9a-f]{6});", block))
+        for block in re.findall(r":root ?\{(.*?)\}", stylesheet(), re.DOTALL)
     ]
     light, dark, paper = found
     return {"light": light, "dark": {**light, **dark}, "paper": {**light, **paper}}
