@@ -13,8 +13,6 @@ from agent.config.address import ListenAddress
 from agent.config.settings import MetricsSettings
 from agent.errors import BadConfig
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
 
 def access_settings(metrics: MetricsSettings) -> AccessSettings:
     """Return the settings of access."""
@@ -51,7 +49,7 @@ def open_access(
         return files
     if is_standalone:
         raise BadConfig("metrics.auth.tokens: needs a cluster: no API server checks tokens here")
-    is_local = all(address.host in LOOPBACK for address in listen)
+    is_local = all(address.is_loopback for address in listen)
     if files.context is None and not is_local:
         raise BadConfig(
             "metrics.auth.tokens: needs metrics.tls.cert_file: without TLS everybody on the "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 import msgspec
 
 from agent.errors import BadConfig
@@ -19,6 +21,14 @@ class ListenAddress(msgspec.Struct, frozen=True):
     def local_host(self) -> str:
         """Return the host by which programs of this machine reach the address."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - shown
+
+    @property
+    def is_loopback(self) -> bool:
+        """Return whether only programs of this machine reach the address."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     def url(self, scheme: str = "http") -> str:
         """Return the URL for a browser on this machine."""

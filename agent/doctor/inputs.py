@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import ipaddress
 import json
 import os
 import re
@@ -261,7 +260,7 @@ def fetch_page(
     except BadConfig as error:
         return None, str(error)
     # a second address of the loopback speaks plain HTTP
-    is_second = bool(metrics.page_listen) and _is_loopback(address.host)
+    is_second = bool(metrics.page_listen) and address.is_loopback
     encrypted = is_encrypted(metrics) and not is_second
     url = address.url("https" if encrypted else "http")
     connection = open_connection(
@@ -277,13 +276,6 @@ def fetch_page(
         return None, f"none answers at {url}: {error}"
     finally:
         connection.close()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def is_encrypted(metrics: MetricsSettings) -> bool:

@@ -12,7 +12,7 @@ from aiohttp import web
 from agent.config.address import ListenAddress
 from agent.errors import AgentError, failure_text
 from agent.web import connections, server
-from agent.web.server import Gate, is_loopback
+from agent.web.server import Gate
 from agent.web.view import AgentView
 
 
@@ -51,7 +51,7 @@ class HttpServer:
         await runner.setup()
         assert runner.server is not None  # noqa: S101 - made by `setup`
         for number, address in enumerate(self._addresses):
-            is_encrypted = number == 0 or not is_loopback(address.host)
+            is_encrypted = number == 0 or not address.is_loopback
             context = self._context if is_encrypted else lambda: None
             try:
                 for bound in await _bind_address(address, connections.BACKLOG):

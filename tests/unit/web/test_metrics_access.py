@@ -165,6 +165,20 @@ def test_the_page_stays_with_clients_of_this_machine_whatever_they_present(tmp_p
     run(test)
 
 
+@pytest.mark.parametrize(("host", "is_plain"), [("localhost", True), ("0.0.0.0", False)])
+def test_a_second_address_is_plain_on_the_loopback_only(
+    tmp_path: Path, host: str, is_plain: bool
+) -> None:
+    async def test() -> None:
+        files = AccessFiles(settings(tmp_path, users=True))
+        async with site(files, ListenAddress(host, 0)) as (_, ports):
+            context = client_context(AUTHORITY)
+            url = f"http{'' if is_plain else 's'}://127.0.0.1:{ports[1]}/livez"
+            assert await status(url, context) == 200
+
+    run(test)
+
+
 def test_the_challenge_names_the_schemes_and_the_api_server_down_closes(tmp_path: Path) -> None:
     async def test() -> None:
         files = AccessFiles(settings(tmp_path, users=True, tokens=True))
