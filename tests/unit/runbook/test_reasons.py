@@ -205,7 +205,8 @@ def test_every_entry_is_of_a_reason_that_the_code_has() -> None:
         for folder in ("agent", "plugins")
         for path in sorted((ROOT / folder).rglob("*.py"))
         if path.parts[-2] != "entries" and not path.name.startswith("runbook")
-        for text in re.findall(r'"([A-Za-z][A-Za-z0-9]+)"', path.read_text(encoding="utf-8"))
+        for pattern in (r'"([A-Za-z][A-Za-z0-9]+)"', r"^class (\w+)\(")
+        for text in re.findall(pattern, path.read_text(encoding="utf-8"), re.M)
     }
     made = re.compile(
         r"S?Xid.*|HealthCode|NVMLError|Incident[0-9]+|(?:Kubelet|Admin)[A-Z][a-z]+"
@@ -217,8 +218,7 @@ def test_every_entry_is_of_a_reason_that_the_code_has() -> None:
         if entry.reason not in literals and not made.fullmatch(entry.reason)
     }
     without -= {entry.heading for entry in ALERT_ENTRIES}  # that `tests/unit/observe` compares
-    # the name of an error's class; an entry for all others; see the vendor's own files
-    assert without - {"VendorFault", "Unlisted"} == set()
+    assert without - {"Unlisted"} == set()
 
 
 def test_every_warning_of_the_readers_of_the_host_has_an_entry() -> None:
@@ -230,6 +230,33 @@ def test_every_warning_of_the_readers_of_the_host_has_an_entry() -> None:
         kinds |= set(re.findall(r'f"([a-z]+_[a-z_]+): ', source))
     assert {"pci_limit", "cpu_topology_inconsistent", "numa_overlap"} < kinds
     assert {joiner._warning_problem(f"{kind}: m").reason for kind in kinds} <= OWN
+
+
+# errors that are handled where they are raised, or have a reason of their own
+HANDLED = frozenset({"AgentError", "WorkerError", "NotAHost", "PublishError", "UnknownTarget"})
+
+
+def test_every_error_of_vendors_has_an_entry_because_its_class_may_be_the_reason() -> None:
+    """A worker reports an error by the name of its class, and so does one that makes slices."""
+    bases = {
+        name: (base, path.relative_to(ROOT).as_posix())
+        for path in (ROOT / "agent/errors.py", *sources("plugins/shared", "plugins/vendors"))
+        for name, base in re.findall(
+            r"^class (\w+)\((\w+)\):", path.read_text(encoding="utf-8"), re.M
+        )
+    }
+
+    def is_error(name: str) -> bool:
+        return name == "AgentError" or (name in bases and is_error(bases[name][0]))
+
+    errors = {name: place for name, (_, place) in bases.items() if is_error(name)}
+    assert len(errors) > 15
+    missing = {
+        name
+        for name, place in errors.items()
+        if name not in HANDLED and RUNBOOK.find(vendor_of(place), name, "") is None
+    }
+    assert missing == set()
 
 
 def test_an_error_of_an_nvswitch_has_an_entry() -> None:

@@ -72,6 +72,15 @@ _ANSWERS = (
         _DRIVER,
     ),
     RunbookEntry(
+        "NvmlFault",
+        "a call of NVML failed",
+        "The message has the call and the number of the error.",
+        FACTS_MISSING,
+        "see the kernel's log for Xid lines; update the driver if it stays",
+        _LOOK,
+        _DRIVER,
+    ),
+    RunbookEntry(
         "NVMLUninitialized",
         "NVML has lost its connection to the driver",
         "The library answers that it is not initialised. The agent starts a new worker.",
