@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
+import shutil
+import textwrap
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
 import pytest
+import yaml
 
 from agent.cli import parser as agent_parser
 from agent.cli.reference import exported_alias_tables, exported_families
@@ -228,6 +233,30 @@ def is_another_name(name: str) -> bool:
     """Return whether a dotted name that begins as a section is a file, or a bench."""
     is_bench = (ROOT / "bench" / f"{name.replace('.', '/')}.py").exists()
     return is_bench or name.endswith((".yaml", ".json", ".md", ".log", ".sock", ".kubernetes.io"))
+
+
+def test_the_pod_of_the_migration_from_hami_gets_its_share_of_a_labelled_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = text_of(ROOT / "docs" / "migration-hami.md")
+    (block,) = re.findall(r"^    metadata:\n(?:    .*\n)+", text, re.MULTILINE)
+    body: Any = yaml.safe_load(textwrap.dedent(block))
+    body["metadata"]["name"] = "half"
+    pod = tmp_path / "pod.yaml"
+    pod.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Pod", **body}))
+    cluster = tmp_path / "cluster"
+    shutil.copytree(ROOT / "fixtures" / "cluster", cluster)
+    arguments = ["simulate", "--cluster", str(cluster), "--pod", str(pod), "-o", "json"]
+    assert scheduler_cli.main(arguments) == 1  # no node has the label
+    capsys.readouterr()
+    nodes = list(yaml.safe_load_all((cluster / "nodes.yaml").read_text()))
+    for node in nodes:
+        if node["metadata"]["name"] == "h100-0":
+            (label,) = re.findall(r"kubectl label node NODE (\S+)=(\S+)", text)
+            node["metadata"]["labels"] |= dict([label])
+    (cluster / "nodes.yaml").write_text(yaml.safe_dump_all(nodes))
+    assert scheduler_cli.main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["chosen"] == "h100-0"
 
 
 def test_every_setting_is_one_row_with_a_cell_for_each_column() -> None:
