@@ -22,9 +22,10 @@ from tests.apiserver import ApiServer
 from tests.apiserver.access import AGENT
 from tests.apiserver.admin import node
 from tests.apiserver.rbac import read_roles
-from tests.containerd.agent_side.daemon_pod import NODE, DaemonPod, start
-from tests.containerd.agent_side.whole import MAJOR
+from tests.containerd.agent_side.daemon_pod import CARD_NODE, NODE, DaemonPod, start
+from tests.containerd.agent_side.whole import MAJOR, WHOLE, grant_annotation
 from tests.containerd.runtime.inside import opening, tell
+from tests.containerd.runtime.pods import NAMESPACE, Pod
 from tests.containerd.runtime.running import Containerd, cannot_run, containerd
 from tests.unit.daemonset.manifests import ROOT, Object, the
 from tests.unit.daemonset.renderings import PROFILES, combined, profile
@@ -68,7 +69,7 @@ def running(
     objects = objects_of(request.param)
     roles = tmp_path_factory.mktemp("rights") / "roles.yaml"
     roles.write_text(yaml.safe_dump(the(objects, "ClusterRole")))
-    with ApiServer(objects=(this_node(),), roles=roles) as api:
+    with ApiServer(objects=(this_node(),), roles=roles) as api, device_node(CARD_NODE):
         pod = start(quiet_runtime, objects, api, f"uid-{request.param}")
         pod.until(lambda: "\nxpu_pod_storage_" in pod.get("metrics"), "samples of all kinds")
         pod.until(lambda: api.get("Device", NODE) is not None, "a Device")
@@ -102,7 +103,7 @@ def sees(pod: DaemonPod, api: ApiServer) -> dict[str, bool]:
     metrics = pod.get("metrics")
     functions = sorted(str(one) for one in Path("/sys/bus/pci/devices").iterdir())
     size = inside(pod, f"busybox wc -c <{functions[0]}/config") if functions else ""
-    with late_node():
+    with device_node(LATE_NODE):
         late = opening(pod.runtime.cri, pod.container_id, LATE_NODE)
     return {
         "CPUs, memory and pressure of the node": usage["node"]["cpu_cores"] is not None,
@@ -120,13 +121,13 @@ def sees(pod: DaemonPod, api: ApiServer) -> dict[str, bool]:
 
 
 @contextlib.contextmanager
-def late_node() -> Iterator[None]:
-    """Make a device node while the pod runs."""
-    os.mknod(LATE_NODE, stat.S_IFCHR | 0o600, os.makedev(MAJOR, 0))
+def device_node(path: str) -> Iterator[None]:
+    """Make a device node of this machine."""
+    os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(MAJOR, 0))
     try:
         yield
     finally:
-        Path(LATE_NODE).unlink()
+        Path(path).unlink()
 
 
 def test_each_profile_sees_what_the_table_says(
@@ -175,3 +176,46 @@ def rights_of(name: str, pod: DaemonPod) -> frozenset[Right]:
     path = pod.log.parent / "roles.yaml"
     path.write_text(yaml.safe_dump(the(objects_of(name), "ClusterRole")))
     return verbs_granted(read_roles(path))
+
+
+def test_a_pod_gets_its_card_and_the_agent_verifies_it_unless_it_only_observes(
+    running: tuple[str, DaemonPod, ApiServer],
+) -> None:
+    name, agent, api = running
+    if name == WITHOUT_PRIVILEGED:
+        pytest.skip(
+            "NVIDIA's runtime, which this machine has not, gives that pod the nodes of cards"
+        )
+    stored = api.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"train-{name}",
+                "namespace": NAMESPACE,
+                "annotations": grant_annotation(0),
+            },
+            "spec": {
+                "nodeName": NODE,
+                "containers": [{"name": "main", "image": "i", "resources": {"requests": WHOLE}}],
+            },
+            "status": {"phase": "Pending"},
+        }
+    )
+    agent.until(lambda: f"train-{name}" in agent.get("api/v1/snapshot"), "the pod")
+    pod = Pod(
+        agent.runtime, grant_annotation(0), name=f"train-{name}", uid=stored["metadata"]["uid"]
+    ).run()
+    container = pod.start()
+    if name in ("observe", NARROWER):
+        assert opening(agent.runtime.cri, container, CARD_NODE) == "absent"
+        return
+    assert opening(agent.runtime.cri, container, CARD_NODE) == "allowed"
+    labels = f'namespace="{NAMESPACE}",pod="train-{name}"'
+    agent.until(
+        lambda: any(
+            line.startswith("xpu_agent_allocation_verified{") and labels in line and line[-1] == "1"
+            for line in agent.get("metrics").splitlines()
+        ),
+        "a verified container",
+    )

@@ -61,6 +61,9 @@ subjects:
 {{- if ne (int .Values.port) 9316 -}}
 {{- $_ := set $settings.metrics "listen" (printf "0.0.0.0:%d" (int .Values.port)) -}}
 {{- end -}}
+{{- if ne .Values.kubeletDir "/var/lib/kubelet" -}}
+{{- $_ := set $settings "kubelet" (dict "root_dir" .Values.kubeletDir) -}}
+{{- end -}}
 {{- mergeOverwrite $settings .Values.settings | toYaml -}}
 {{- end -}}
 

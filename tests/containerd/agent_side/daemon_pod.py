@@ -9,6 +9,7 @@ is a free port of loopback; later mounts of the node do not appear, because its 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import sys
@@ -25,17 +26,20 @@ import yaml
 
 from proto.gen import cri_config_v1_pb2 as pb
 from tests.apiserver import ApiServer
+from tests.containerd.agent_side.whole import MAJOR, WHOLE
 from tests.containerd.runtime import image
 from tests.containerd.runtime.running import Containerd
 from tests.patience import PATIENCE_S
 from tests.unit.daemonset.manifests import Object, the
 
 ROOT = Path(__file__).resolve().parents[3]
+CARD_NODE = f"/dev/xpu-card-{os.getpid()}"
 CARD = {
     "uuid": "FAKE-0",
     "minor": 0,
     "memory_bytes": 1 << 36,
-    "resources": {f"koordinator.sh/{name}": "100" for name in ("gpu-core", "gpu-memory-ratio")},
+    "resources": WHOLE,
+    "nodes": [{"path": CARD_NODE, "major": MAJOR, "minor": 0}],
 }
 SECCOMP = ROOT / "daemonset" / "seccomp"  # what an administrator puts onto every node
 NODE = "node-a"

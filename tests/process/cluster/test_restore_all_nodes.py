@@ -11,9 +11,12 @@ from typing import Any
 
 from agent.command_line import ExitStatus
 from tests.apiserver import ApiServer
+from tests.apiserver.access import AGENT
 from tests.process.agent import DEADLINE_S, ROOT, command
 from tests.process.citizen import surroundings
+from tests.unit.daemonset.charts import render
 from tests.unit.daemonset.manifests import DAEMONSET, built, the
+from tests.unit.daemonset.rights import Right, verbs_used
 
 NAME, NAMESPACE = "xpu-agent", "xpu-agent"
 TARGET = f"{NAMESPACE}/{NAME}"
@@ -99,7 +102,9 @@ def test_it_ends_when_every_node_is_restored(tmp_path: Path) -> None:
     assert pod_spec["volumes"] == before["volumes"]
 
 
-def test_nodes_that_are_not_restored_in_time_are_named_with_the_reason(tmp_path: Path) -> None:
+def test_nodes_that_are_not_restored_are_named_and_the_charts_role_is_enough(
+    tmp_path: Path,
+) -> None:
     why = "cpu.cfs_quota_us 1000: foreign: another program has written it"
     pods = (pod("node-a", ready=True), pod("node-b", ready=False, message=f"2 lines\n{why}\n"))
     objects = (RENDERED, *pods, pod("node-c", ready=False))
@@ -108,6 +113,15 @@ def test_nodes_that_are_not_restored_in_time_are_named_with_the_reason(tmp_path:
         restoring(api, tmp_path, "--timeout-s", "0.1") as process,
     ):
         output, errors = process.communicate(timeout=DEADLINE_S)
+        used = verbs_used(api.requests(), AGENT)
+    (role,) = (item for item in render() if item["kind"] == "Role")
+    assert used == {
+        Right(group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
     assert process.returncode == ExitStatus.PROBLEM_FOUND, errors
     assert output.splitlines()[-2:] == [
         f"not restored: node-b: {why}",

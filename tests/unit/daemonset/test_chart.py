@@ -206,6 +206,16 @@ def test_settings_are_put_over_those_of_the_chart_and_restart_the_agents() -> No
     assert first != second
 
 
+def test_a_kubelet_with_another_folder_is_mounted_and_asked_there() -> None:
+    folder = "/var/lib/k0s/kubelet"
+    objects = render({"kubeletDir": folder})
+    settings = yaml.safe_load(the(objects, "ConfigMap")["data"]["config.yaml"])
+    assert settings["kubelet"] == {"root_dir": folder}
+    daemon = yaml.safe_dump(the(objects, "DaemonSet"))
+    assert "/var/lib/kubelet" not in daemon
+    assert daemon.count(folder) == 4  # two mounts, two volumes
+
+
 def test_before_the_release_is_removed_a_job_restores_every_node() -> None:
     objects = render({"restoreOnUninstall": {"timeoutSeconds": 60}})
     hooks = [item for item in objects if HOOK in item["metadata"].get("annotations", {})]
@@ -245,6 +255,7 @@ def test_what_writes_nothing_has_nothing_to_restore(values: dict[str, Any]) -> N
         {"image": {"repo": "x"}},
         {"image": {"digest": "latest"}},
         {"port": 0},
+        {"kubeletDir": "relative/kubelet"},
         {"port": "9316"},
         {"policy": {"enabled": "no"}},
         {"maxUnavailable": "many"},
