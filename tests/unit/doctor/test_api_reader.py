@@ -118,6 +118,21 @@ def test_another_writer_of_the_device_is_seen_in_its_managed_fields() -> None:
     assert bad.observation == "Device by koordlet"
 
 
+@pytest.mark.parametrize("versions", [("v1alpha1",), ("v1alpha2",)])
+def test_the_topology_is_read_in_the_version_that_is_there(versions: tuple[str, ...]) -> None:
+    topology = {
+        "apiVersion": f"topology.node.k8s.io/{versions[0]}",
+        "kind": "NodeResourceTopology",
+        "metadata": {"name": NODE},
+        "zones": [],
+    }
+    with ApiServer(nodes=(NODE,), roles=ROLES, topology_versions=versions) as api:
+        api.put({**topology, "topologyPolicies": []}, manager="nfd-master", checked=False)
+        answers = read(api)
+    (bad,) = [one.result for one in find_all(facts(api=answers)) if one.check.id == "other-writers"]
+    assert bad.observation == "NodeResourceTopology by nfd-master"
+
+
 @pytest.mark.parametrize("path", ["/version", REVIEW_PATH])
 def test_a_server_that_hangs_makes_checks_skipped_or_failed_and_never_ok(path: str) -> None:
     with ApiServer(nodes=(NODE,), roles=ROLES) as api:
