@@ -26,9 +26,21 @@ class Runbook(msgspec.Struct, frozen=True):
 
     def find(self, vendor: str, reason: str, message: str) -> RunbookEntry | None:
         """Return the entry of a reason: the vendor's, else the agent's; `None` if there is none."""
-        own = self.vendors.get(vendor)
-        entry = own.find(reason, message) if own is not None else None
+        entry = self._vendor_entry(vendor, reason, message)
         return entry if entry is not None else OWN_ENTRIES.find(reason, message)
+
+    def _vendor_entry(self, vendor: str, reason: str, message: str) -> RunbookEntry | None:
+        """Return the vendor's entry; `None` also if its plug-in fails.
+
+        Metrics, conditions of the Node and the page must not fail with it.
+        """
+        own = self.vendors.get(vendor)
+        if own is None:
+            return None
+        try:
+            return own.find(reason, message)
+        except Exception:  # noqa: BLE001 - a plug-in of another package raises anything
+            return None
 
     def sections(self) -> Iterator[RunbookSection]:
         """Yield all entries by section: the agent's, then those of each vendor."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from agent.runbook.entry import RunbookEntry
 from agent.runbook.problem import Problem, Severity, SubjectKind
 from agent.runbook.problems import MAX_PROBLEMS, find_problems
+from agent.runbook.runbook import Runbook
 from agent.snapshot.allocation import (
     AllocationView,
     ContainerVerification,
@@ -122,6 +124,20 @@ def test_a_reason_without_an_entry_is_listed_with_a_general_remedy() -> None:
     problem = only(node(factory.gpu(0, health=health)))
     assert (problem.reason, problem.anchor, problem.action) == ("OddlyBroken", "unlisted", "look")
     assert "xpu-agent devices" in problem.remedy
+
+
+def test_a_runbook_of_a_vendor_that_fails_costs_its_entries_only() -> None:
+    class Broken:
+        def entries(self) -> tuple[RunbookEntry, ...]:
+            return ()
+
+        def find(self, reason: str, message: str, /) -> RunbookEntry | None:
+            raise RuntimeError(reason + message)
+
+    health = Health(state=HealthState.FAILED, reason="DriverMissing", message="no module")
+    now = node(factory.gpu(0, health=health))
+    (problem,) = find_problems(now, Runbook({"nvidia": Broken()}).find, NOW_S, WALL_S)
+    assert problem.anchor == "drivermissing"
 
 
 def test_a_worker_that_hangs_is_critical_one_that_starts_is_nothing() -> None:
