@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
+from tests.process.agent import EIGHT_CARDS, run_agent
 from tests.unit.daemonset.manifests import ROOT, Object, the
 from tests.unit.daemonset.pod_security import baseline_violations, restricted_violations
 from tests.unit.daemonset.renderings import PROFILES, profile
@@ -84,3 +89,32 @@ def test_each_profile_may_write_more_of_the_node_than_the_one_before() -> None:
     assert written[0] == set()
     assert written[0] < written[1] < written[2]
     assert written[2] - written[1] == {"`/sys/fs/cgroup`"}
+
+
+def cards_seen(host: Path) -> dict[str, str]:
+    """Return the rows of the table about cards, from the Device object of a recorded host."""
+    outcome = run_agent("render", "device", "--host", str(host))
+    assert outcome.returncode == 0, outcome.stderr
+    device = yaml.safe_load(outcome.stdout)
+    card = device["spec"]["devices"][0]
+    places = json.loads(device["metadata"]["annotations"]["xpu-agent.io/topology"])
+    health = json.loads(device["metadata"]["annotations"]["xpu-agent.io/health"])
+    return {
+        "UUID and number": word(card["id"].startswith("GPU-") and "minor" in card),
+        "model": word("node.koordinator.sh/gpu-model" in device["metadata"]["labels"]),
+        "NUMA node, PCIe switch, root complex": word(
+            card["topology"]["busID"] in places["devices"]
+        ),
+        "memory, and resources that pods can request": word(card.get("resources")),
+        "links between cards": word(places.get("links")),
+        "health": word(health[card["topology"]["busID"]]["state"] != "suspect"),
+    }
+
+
+def test_without_its_driver_a_card_has_a_place_and_no_resources(tmp_path: Path) -> None:
+    shutil.copytree(
+        EIGHT_CARDS, tmp_path / "host", symlinks=True, ignore=shutil.ignore_patterns("tapes")
+    )
+    documented = read_table(INSTALL, "cards")
+    for name, host in (("observe", tmp_path / "host"), ("devices", EIGHT_CARDS)):
+        assert cards_seen(host) == {row["What"]: row[f"`{name}`"] for row in documented}
