@@ -97,10 +97,10 @@ def restore(arguments: argparse.Namespace) -> int:
 
 def _restore_all_nodes(arguments: argparse.Namespace, settings: Settings) -> int:
     name = parse_daemon_set_name(arguments.all_nodes)
-    if name is None or any((arguments.dry_run, arguments.force, arguments.purge, arguments.stay)):
+    if name is None or arguments.dry_run or arguments.force or arguments.stay:
         raise BadConfig(
             "restore: --all-nodes takes NAMESPACE/NAME of the agent's DaemonSet, and no other"
-            " option than --timeout-s"
+            " option than --purge and --timeout-s"
         )
     target = find_api_target(os.environ, settings.api.kubeconfig, settings.api.context)
 
@@ -110,7 +110,7 @@ def _restore_all_nodes(arguments: argparse.Namespace, settings: Settings) -> int
         namespace, daemon_set_name = name
         requests = ObjectRequests(resource=DAEMON_SETS, name=daemon_set_name, namespace=namespace)
         try:
-            daemon_set = await start_restore(session, requests)
+            daemon_set = await start_restore(session, requests, purge=arguments.purge)
             if await wait_until_restored(
                 session, requests, clock, arguments.timeout_s, _print_line
             ):

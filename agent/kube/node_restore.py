@@ -124,10 +124,10 @@ class _PodList(msgspec.Struct):
     items: list[_Pod] = []
 
 
-def restore_patch(daemon_set: JsonDict) -> JsonDict:
+def restore_patch(daemon_set: JsonDict, *, purge: bool = False) -> JsonDict:
     """Return the merge patch that makes the pods of a DaemonSet restore their nodes.
 
-    Raises `NotTheAgent`.
+    With `purge` they also remove the agent's state. Raises `NotTheAgent`.
     """
     pod = _member(_member(_member(daemon_set, "spec"), "template"), "spec")
     containers = pod.get("containers")
@@ -142,8 +142,9 @@ def restore_patch(daemon_set: JsonDict) -> JsonDict:
     if agent is None:
         raise NotTheAgent(f"the DaemonSet has no container named {AGENT_CONTAINER!r}")
     base = {key: value for key, value in agent.items() if key not in _SERVING_FIELDS}
-    restoring = {**base, "name": RESTORE_CONTAINER, "args": ["restore", "--purge"]}
-    waiting = {**base, "args": ["restore", "--purge", "--stay"]}
+    command = ["restore", "--purge"] if purge else ["restore"]
+    restoring = {**base, "name": RESTORE_CONTAINER, "args": command}
+    waiting = {**base, "args": [*command, "--stay"]}
     return {
         "metadata": {"resourceVersion": _member(daemon_set, "metadata").get("resourceVersion")},
         "spec": {
@@ -191,12 +192,14 @@ def _cause(pod: _Pod) -> str:
     return "its pod has not started"
 
 
-async def start_restore(api: ApiClient, requests: ObjectRequests) -> dict[str, object]:
+async def start_restore(
+    api: ApiClient, requests: ObjectRequests, *, purge: bool = False
+) -> dict[str, object]:
     """Give the DaemonSet the template that restores; return it as it was. Raise an `ApiError`."""
     for attempt in range(MAX_ATTEMPTS):
         daemon_set = decode_object((await api.call(requests.read())).body)
         try:
-            await api.call(requests.merge(restore_patch(daemon_set)))
+            await api.call(requests.merge(restore_patch(daemon_set, purge=purge)))
         except Conflict:  # its controller has written the status
             if attempt == MAX_ATTEMPTS - 1:
                 raise

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agent.command_line import ExitStatus
 from tests.apiserver import ApiServer
 from tests.apiserver.access import AGENT
@@ -20,7 +22,6 @@ from tests.unit.daemonset.rights import Right, verbs_used
 
 NAME, NAMESPACE = "xpu-agent", "xpu-agent"
 TARGET = f"{NAMESPACE}/{NAME}"
-RESTORE = ["restore", "--purge"]
 RENDERED = the(built(DAEMONSET / "base"), "DaemonSet")
 LABELS = RENDERED["spec"]["selector"]["matchLabels"]
 
@@ -80,8 +81,9 @@ def pod(node: str, *, ready: bool, message: str = "") -> dict[str, Any]:
     }
 
 
-def test_it_ends_when_every_node_is_restored(tmp_path: Path) -> None:
-    with ApiServer(objects=(RENDERED,)) as api, restoring(api, tmp_path) as process:
+@pytest.mark.parametrize("options", [(), ("--purge",)])
+def test_it_ends_when_every_node_is_restored(tmp_path: Path, options: tuple[str, ...]) -> None:
+    with ApiServer(objects=(RENDERED,)) as api, restoring(api, tmp_path, *options) as process:
         api.wait_until(lambda: is_restoring(api), timeout_s=DEADLINE_S)
         assert process.stdout is not None
         assert process.stdout.readline().startswith("the controller of DaemonSets has not seen")
@@ -93,7 +95,8 @@ def test_it_ends_when_every_node_is_restored(tmp_path: Path) -> None:
         spec = stored(api)["spec"]
     pod_spec, before = spec["template"]["spec"], RENDERED["spec"]["template"]["spec"]
     (restore,), (agent,) = pod_spec["initContainers"], pod_spec["containers"]
-    assert (restore["args"], agent["args"]) == (RESTORE, [*RESTORE, "--stay"])
+    assert restore["args"] == ["restore", *options]
+    assert agent["args"] == ["restore", *options, "--stay"]
     for key in ("env", "volumeMounts", "securityContext", "image", "resources"):
         assert restore[key] == agent[key] == before["containers"][0][key]
     assert "ports" not in agent

@@ -24,10 +24,12 @@ def test_the_next_agent_takes_over_without_a_loss_of_capacity_though_the_driver_
         await scene.until(lambda: "standing by" in scene.log(), "the next agent")
         assert scene.kubelet.statuses[GPU][-1] == (CARDS, CARDS)
         began = len(scene.kubelet.statuses[GPU]) - 1
+        ending = asyncio.create_task(asyncio.to_thread(before.end))
+        await scene.kubelet.until(lambda: first.ended is not None, "the end of the stream")
         ended_s = time.monotonic()
-        assert await asyncio.to_thread(before.end) == 0
         await scene.kubelet.resource(GPU, healthy=CARDS, not_this=first)
-        print(f"listed again {time.monotonic() - ended_s:.2f} s after the stop began")  # noqa: T201 - a figure
+        print(f"listed again {time.monotonic() - ended_s:.2f} s after the stream had ended")  # noqa: T201 - a figure
+        assert await ending == 0
         await following
         # the end of a stream makes devices unhealthy: no plug-in can register before its
         # predecessor's stream has ended without being taken for the one that ended

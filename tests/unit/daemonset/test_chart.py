@@ -232,6 +232,7 @@ def test_before_the_release_is_removed_a_job_restores_every_node() -> None:
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     arguments = build_parser(only_run=False).parse_args(pod["containers"][0]["args"])
     assert (arguments.command, arguments.timeout_s) == ("restore", 60)
+    assert arguments.purge
     daemon = the(objects, "DaemonSet")["metadata"]
     assert arguments.all_nodes == f"{daemon['namespace']}/{daemon['name']}"
     assert role["rules"][0]["resourceNames"] == [daemon["name"]]
