@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -40,6 +41,12 @@ if TYPE_CHECKING:
     from agent.access.rules import AccessFiles
     from agent.app.composition import AgentInputs
 
+
+# loaded while another agent holds the lock: the kubelet waits for the next one without devices
+MODULES_OF_A_STANDBY = (
+    *("agent.app.application", "agent.app.cluster", "agent.app.services"),
+    "agent.deviceplugin.plugin",
+)
 
 STATIC_RECORDING = "A recording stands still: it has totals, but no rates."
 
@@ -144,6 +151,8 @@ def join_cluster(
         return named, OutputLocation(out=out, cluster=target)
 
     def report(message: str) -> None:
+        for module in MODULES_OF_A_STANDBY:
+            importlib.import_module(module)
         print(f"xpu-agent: {message}", file=sys.stderr, flush=True)
 
     lock = wait_for_lock(

@@ -71,6 +71,10 @@ def test_the_second_agent_makes_no_request_until_the_first_has_ended(
             first.wait_until(lambda: "standing by" in output.read_text(), "a standby")
             assert f"(process {first.process.pid}, node {NODE}" in output.read_text()
             assert len(request_times(api, "list", "nodes")) == 1
+            # it has loaded all that it serves with: nobody waits for imports afterwards
+            loaded = Path(f"/proc/{other.pid}/maps").read_text()
+            assert "/cygrpc." in loaded
+            assert "/aiohttp/" in loaded
             ended_s = time.time()
             first.process.send_signal(number)
             first.process.wait(DEADLINE_S)
