@@ -29,11 +29,13 @@ _SECRET_NAME = re.compile(
 )
 _HARMLESS = re.compile(r"(?:|-?[0-9.]+|true|false|null|none|on|off|auto|\*+|\(removed\))")
 _FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (
-        re.compile(r"-----BEGIN ([A-Z0-9 ]{1,40})-----.*?-----END \1-----", re.DOTALL),
-        r"-----BEGIN \1-----(removed)-----END \1-----",
+    (  # with its end or cut off; JSON writes line ends as \n
+        re.compile(
+            r"-----BEGIN [A-Z0-9 ]{1,40}-----(?:[A-Za-z0-9+/=\\\s:,.]|-(?!----))*"
+            r"(?:-----END [A-Z0-9 ]{1,40}-----)?"
+        ),
+        REMOVED,
     ),
-    (re.compile(r"-----BEGIN [A-Z0-9 ]{1,40}-----[A-Za-z0-9+/=\\nr\s]*"), REMOVED),  # cut off
     (re.compile(r"\beyJ[\w-]{6,}\.[\w-]{4,}(?:\.[\w-]*)?"), REMOVED),  # JWT
     (re.compile(r"\bLS0tLS1CRUdJTi[A-Za-z0-9+/=]+"), REMOVED),  # PEM in base64
     (re.compile(r"\b(bearer|basic|negotiate)\s+[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1 {REMOVED}"),
@@ -46,7 +48,9 @@ _PAIR = re.compile(
     r"(?P<name>(?:token|passw(?:or)?d|passphrase|secret|authorization|api[_-]?key"
     r"|access[_-]?key|private[_-]?key|client-(?:key|certificate)-data"
     r"|certificate-authority-data))"
-    r"(?P<mark>\\*[\"']?\s*[:=]\s*)(?P<value>\\*\"(?:[^\"\\]|\\.)*?\\*\"|'[^']*'|[^\s,;&\"'{}\[\]]+)",
+    r"(?P<mark>\\{0,8}[\"']?\s*[:=]\s*)"
+    r"(?P<value>\\{0,8}\"(?:[^\"\\]|\\.){0,8192}?\\{0,8}\"|'[^']{0,8192}'|\\{0,8}[\"'][^\"']+"
+    r"|[^\s,;&\"'{}\[\]]+)",
     re.IGNORECASE,
 )
 

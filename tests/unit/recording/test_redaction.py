@@ -147,6 +147,18 @@ def test_files_of_the_host_and_tapes_lose_their_secrets_and_pci_configurations_s
     assert JWT.encode() not in redacted.tapes["nvidia"] + redacted.texts["healthz.txt"]
 
 
-def test_a_long_line_without_a_secret_is_passed_over_in_one_go() -> None:
-    text = "a" * 1_000_000
-    assert redact_text(text) == text
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_a_secret_that_is_longer_than_any_limit_is_removed_too(quote: str) -> None:
+    text = f"password: {quote}{'lorem ipsum ' * 2000}{PASSWORD}{quote} after"
+    redacted = redact_text(text)
+    assert PASSWORD not in redacted
+    assert redacted.endswith(" after")
+
+
+# each repeats the start of a pattern, so that a search that begins again at each would not end
+@pytest.mark.parametrize(
+    "start", ["a", "token", "token=", 'secret="', "password:'", "-----BEGIN X-----", "://a:", "eyJ"]
+)
+def test_a_hostile_file_is_searched_once(start: str) -> None:
+    text = start * (300_000 // len(start))
+    assert redact_text(redact_text(text)) == redact_text(text)
