@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from tests.process.agent import EIGHT_CARDS, run_agent
-from tests.unit.daemonset.manifests import ROOT, Object, the
+from tests.unit.daemonset.manifests import COMPONENTS, DAEMONSET, ROOT, Object, the
 from tests.unit.daemonset.pod_security import baseline_violations, restricted_violations
-from tests.unit.daemonset.renderings import PROFILES, profile
+from tests.unit.daemonset.renderings import PROFILES, profile, rendering
 from tests.unit.daemonset.tables import read_table
 
 INSTALL = ROOT / "docs" / "install.md"
@@ -68,6 +68,44 @@ def test_the_documented_table_is_what_the_manifests_say(name: str) -> None:
     real = {**dict(mounts(name)), **dict(security(name))}
     documented = {row[""]: row[f"`{name}`"] for row in TABLE}
     assert {key: value for key, value in documented.items() if value != "no" or key in real} == real
+
+
+def rights_of_the_agent(objects: tuple[Object, ...]) -> set[tuple[str, str]]:
+    """Return resource and verb of each cluster-wide right that is bound to the agent's account."""
+    bound = {item["roleRef"]["name"] for item in objects if item["kind"] == "ClusterRoleBinding"}
+    return {
+        (resource, verb)
+        for item in objects
+        if item["kind"] == "ClusterRole" and item["metadata"]["name"] in bound
+        for rule in item["rules"]
+        for resource in rule.get("resources", ())
+        for verb in rule["verbs"]
+    }
+
+
+def test_the_documented_rights_are_those_of_the_profiles_and_components() -> None:
+    documented: dict[str, set[tuple[str, str]]] = {}
+    for row in read_table(INSTALL, "rights"):
+        rights = {
+            (resource.strip("` "), verb.strip())
+            for resource in row["Resources"].split(",")
+            for verb in row["Verbs"].split(",")
+        }
+        documented.setdefault(row["From"], set()).update(rights)
+    base = rights_of_the_agent(profile("devices"))
+    assert (
+        rights_of_the_agent(profile("observe")) == rights_of_the_agent(profile("enforce")) == base
+    )
+    real = {"all profiles": base}
+    for name in filter(adds_rights, COMPONENTS):
+        real[f"`{name}`"] = rights_of_the_agent(rendering(f"devices+{name}")) - base
+    assert documented == real
+
+
+def adds_rights(component: str) -> bool:
+    """Return whether a component is one over the base that has rights of its own."""
+    folder = DAEMONSET / "components" / component
+    return (folder / "rbac.yaml").exists() and not component.startswith("openshift")
 
 
 def test_observe_can_write_nothing_on_the_node_and_see_no_other_process() -> None:
