@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -40,6 +41,65 @@ CHECKS: tuple[Check, ...] = tuple(
     )
 )
 
+# the reason of the running agent that a bad result of a check is about, if the result names none:
+# its entry of the runbook explains it
+REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        "agent": "AgentDown",
+        "self-checks": "SelfCheckFailed",
+        "lock": "AgentEndedUnexpectedly",
+        "agent-restarts": "AgentEndedUnexpectedly",
+        "worker-restarts": "VendorWorkerRestarting",
+        "clock-skew": "ClockSkew",
+        "state-dir": "StateNotWritten",
+        "disk-space": "StateNotWritten",
+        "ledger": "LedgerDamaged",
+        "state-files": "StateFileDamaged",
+        "api-server": "ApiServerUnreachable",
+        "crds": "ResourceMissing",
+        "rights": "WriteForbidden",
+        "component-rights": "WriteForbidden",
+        "node": "NodeAbsent",
+        "node-identity": "NodeOfAnotherMachine",
+        "other-writers": "WriteConflict",
+        "node-slo": "EnforcementFrozen",
+        "node-metric": "ObjectNotWritten",
+        "core-scheduling": "StrategyUnsupported",
+        "cpu-burst": "StrategyUnsupported",
+        "driver-version": "LibraryUnfit",
+        "driver-library": "LibraryMissing",
+        "device-nodes": "DeviceNodeMissing",
+        "char-links": "DeviceDenied",
+        "readings": "ImplausibleReadings",
+        "numa": "UnknownNumaNode",
+        "pcie-links": "SlowLink",
+        "pci-config": "AcsUnreadable",
+        "topology-file": "TopologyFileOdd",
+        "peer-memory": "PeerMemoryMissing",
+        "access-control": "AcsRedirect",
+        "iommu": "IommuTranslating",
+        "nic-distance": "FarApart",
+        "kubelet-process": "KubeletAbsent",
+        "kubelet-health": "KubeletHanging",
+        "kubelet-pods": "KubeletAbsent",
+        "plugin-folder": "KubeletAway",
+        "kubelet-resources": "ResourceNotServed",
+        "nri": "RuntimeDoesNotAsk",
+        "missed-containers": "NotAsked",
+        "ungranted": "UngrantedDevices",
+        "image-devices": "UngrantedDevices",
+        "cdi-folder": "CdiFileNotWritten",
+        "cdi-enabled": "CDINameMissing",
+        "grants": "GrantRefused",
+        "containers": "AllocationNotVerified",
+        "enforcement-controllers": "StrategyUnsupported",
+        "resctrl": "ResctrlNotMounted",
+        "resctrl-groups": "ResctrlExhausted",
+        "device-plugins": "AnotherPlugin",
+        "metrics-series": "MetricsCut",
+    }
+)
+
 # the worst first
 _ORDER = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.OK, CheckStatus.SKIP)
 
@@ -66,19 +126,22 @@ def find_all(facts: CheckInputs) -> tuple[Finding, ...]:
         Finding(
             check=check,
             result=result,
-            anchor=_anchor(facts, result),
+            anchor=_anchor(facts, check, result),
         )
         for check in CHECKS
         for result in tuple(check.run(facts)) or (skip(check.id, check.absence),)
     )
 
 
-def _anchor(facts: CheckInputs, result: CheckResult) -> str:
+def _anchor(facts: CheckInputs, check: Check, result: CheckResult) -> str:
     """Return the anchor of a bad result's reason in the runbook; empty if it has no entry."""
-    if not result.reason or result.status not in (CheckStatus.WARN, CheckStatus.FAIL):
+    if result.status not in (CheckStatus.WARN, CheckStatus.FAIL):
         return ""
-    entry = facts.runbook.find(result.vendor, result.reason, result.message)
-    return "" if entry is None else entry.anchor
+    for reason in filter(None, (result.reason, REASONS.get(check.id))):
+        entry = facts.runbook.find(result.vendor, reason, result.message)
+        if entry is not None:
+            return entry.anchor
+    return ""
 
 
 def result_rows(findings: Iterable[Finding]) -> list[dict[str, object]]:

@@ -15,7 +15,7 @@ from agent.doctor.check import CheckResult, CheckStatus
 from agent.doctor.facts import ApiReply
 from agent.doctor.host_checks import CHECKED_TEXTS
 from agent.doctor.kubelet_checks import kubelet_checkpoints
-from agent.doctor.report import CHECKS, check_rows, find_all, result_rows
+from agent.doctor.report import CHECKS, REASONS, check_rows, find_all, result_rows
 from agent.doctor.rights import BASE_RIGHTS, COMPONENTS, KUBELET_PROXY, Right
 from agent.runbook.entry import anchor_of
 from agent.snapshot.node import NodeIdentity, NodeSnapshot
@@ -199,7 +199,9 @@ def test_the_page_lists_every_check_with_its_group() -> None:
     )
 
 
-@pytest.mark.parametrize("check", ["devices", "vendors", "unmanaged", "enforcement-conditions"])
+@pytest.mark.parametrize(
+    "check", ["devices", "vendors", "unmanaged", "enforcement-conditions", *REASONS]
+)
 def test_a_finding_about_a_reason_names_its_entry_in_the_runbook(check: str) -> None:
     inputs = replace(STATES[check].bad, runbook=build_runbook(load_vendors()))
     rows = [row for row in result_rows(find_all(inputs)) if row["check"] == check]
