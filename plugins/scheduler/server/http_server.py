@@ -41,6 +41,7 @@ from plugins.scheduler.server.summaries import node_summary
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 256 << 20  # of one call that carries whole nodes
+BODY_S = 30.0  # for the body of a call: kube-scheduler does not wait for longer
 JSON_TYPE = "application/json"
 MAX_FLAG_DIGITS = 3
 
@@ -153,9 +154,10 @@ class ExtenderServer:
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             begun_s = time.perf_counter()
-            body = await request.read()
-            result = "ok"
+            result = "bad_request"
             try:
+                body = await _read_body(request)
+                result = "ok"
                 term = self._terms.current_term()
                 if term is None:
                     result = "not_leader"
@@ -251,8 +253,16 @@ SERVICES = {
 }
 
 
+async def _read_body(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_S):
+            return await request.read()
+    except TimeoutError as error:
+        raise web.HTTPRequestTimeout(text="the body did not come in time\n") from error
+
+
 async def _flag(request: web.Request) -> int:
-    text = (await request.read()).decode("utf-8", "replace").strip()
+    text = (await _read_body(request)).decode("utf-8", "replace").strip()
     if not text.isdecimal() or len(text) > MAX_FLAG_DIGITS:
         raise web.HTTPBadRequest(text=f"{text[:40]!r} is no number\n")
     return int(text)
