@@ -27,6 +27,7 @@ from daemonset.image.interpreter import (
     copy_interpreter,
     copy_shared_libraries,
     site_folder,
+    strip_debug_data,
 )
 from daemonset.image.tree import (
     AssemblyError,
@@ -94,6 +95,8 @@ def _owners(
     interpreter = runtime / EXECUTABLE
     files = {**sources, interpreter: Path(sys.base_prefix, "bin", EXECUTABLE.name).resolve()}
     owners = find_packages(files.values())
+    if files[interpreter] not in owners:
+        strip_debug_data(runtime, [copy for copy, source in files.items() if source not in owners])
     packages: dict[Package, dict[str, str]] = {}
     others: dict[str, str] = {}
     for copy, source in sorted(files.items()):

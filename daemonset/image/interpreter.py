@@ -76,6 +76,14 @@ def copy_interpreter(root: Path) -> None:
         copy_file(Path("/etc/os-release"), root / "etc/os-release")
 
 
+def strip_debug_data(root: Path, files: Iterable[Path]) -> None:
+    """Remove the debug data that an interpreter of no package may have, where binutils are."""
+    modules = root / STANDARD_LIBRARY / "lib-dynload"
+    paths = [str(path) for path in (*files, *sorted(modules.glob("*.so")))]
+    if strip := shutil.which("strip"):
+        subprocess.run([strip, "--strip-debug", *paths], check=True)
+
+
 def _ignore(_: str, names: list[str]) -> set[str]:
     return {name for name in names if name in LEFT_OUT or LEFT_OUT_PATTERN.fullmatch(name)}
 
