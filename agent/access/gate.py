@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -54,6 +55,10 @@ class AccessGate:
     def headers(self) -> Mapping[str, str]:
         """Return headers for answers of protected paths."""
         return self.files.rules.headers
+
+    def is_current(self, context: ssl.SSLContext | None) -> bool:
+        """Return whether a connection with this context was made by the rules in force."""
+        return context is self.files.context
 
     async def check(self, credentials: ClientCredentials, path: str) -> Refusal | None:
         """Return `None` if the client may read the path, else the answer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
+import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
@@ -57,6 +58,10 @@ class Gate(Protocol):
         """Return headers for the answers of guarded paths."""
         ...
 
+    def is_current(self, context: ssl.SSLContext | None) -> bool:
+        """Return whether a connection with this context was made by the rules in force."""
+        ...
+
     async def check(self, credentials: ClientCredentials, path: str) -> Refusal | None:
         """Return `None` if the client may read the path, else the answer."""
         ...
@@ -64,13 +69,16 @@ class Gate(Protocol):
 
 def client_credentials(request: web.Request) -> ClientCredentials:
     """Return what the client presents with a request."""
-    transport = request.transport
-    connection = None if transport is None else transport.get_extra_info("ssl_object")
     return ClientCredentials(
         peer=request.remote or "",
         authorization=request.headers.get("Authorization", ""),
-        certificate_names=certificate_names(certificate_of(connection)),
+        certificate_names=certificate_names(certificate_of(_ssl_object(request))),
     )
+
+
+def _ssl_object(request: web.Request) -> ssl.SSLObject | None:
+    transport = request.transport
+    return None if transport is None else transport.get_extra_info("ssl_object")
 
 
 _HOST_HEADER = re.compile(
@@ -131,8 +139,14 @@ def _header_adder(
     gate: Gate,
 ) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-        if request.path in GUARDED_PATHS:
-            response.headers.update(gate.headers)
+        if request.path not in GUARDED_PATHS:
+            return
+        response.headers.update(gate.headers)
+        connection = _ssl_object(request)
+        if connection is not None and not gate.is_current(connection.context):
+            # the client's certificate was checked by an authority of before
+            response.force_close()
+            response.headers["Connection"] = "close"
 
     return add_headers
 

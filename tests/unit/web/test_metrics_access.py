@@ -221,6 +221,29 @@ def test_a_new_connection_gets_the_renewed_certificate(tmp_path: Path) -> None:
     run(test)
 
 
+def test_a_client_that_an_earlier_authority_let_in_has_to_come_again(tmp_path: Path) -> None:
+    wanted = settings(tmp_path, client_auth=REQUIRE)
+    client = client_context(AUTHORITY, CLIENTS, NAME)
+
+    async def test() -> None:
+        files = AccessFiles(wanted)
+        async with site(files) as (url, _), ClientSession() as session:
+
+            async def scrape() -> tuple[int, str]:
+                async with session.get(url + "metrics", ssl=client) as answer:
+                    await answer.read()
+                    return answer.status, answer.headers.get("Connection", "")
+
+            assert await scrape() == (200, "")
+            (tmp_path / "ca.crt").write_bytes(STRANGERS.cert_pem.bytes())
+            await files.reread()
+            assert await scrape() == (200, "close")
+            with pytest.raises(ClientConnectionError):
+                await scrape()
+
+    run(test)
+
+
 def test_headers_and_the_rate_of_the_file_apply_to_the_metrics_only(tmp_path: Path) -> None:
     config = tmp_path / "web.yaml"
     header = "http_server_config: {headers: {Content-Security-Policy: script-src *}}"
