@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 from daemonset.image.tree import AssemblyError, copy_file, walk, write_file
@@ -132,9 +133,19 @@ def _is_binary(path: Path) -> bool:
 
 
 def site_folder(root: Path) -> Path:
-    """Return the folder, below the root, in which this interpreter looks for distributions."""
-    name = "dist-packages" if "dist-packages" in sysconfig.get_path("purelib") else "site-packages"
-    return root / STANDARD_LIBRARY / name
+    """Return the folder, below the root, in which this interpreter looks for distributions.
+
+    Debian's own interpreter has another name for it.
+    """
+    return root / STANDARD_LIBRARY / _site_name()
+
+
+@cache
+def _site_name() -> str:
+    base = str(Path(sys.base_prefix, "bin", EXECUTABLE.name))
+    code = "import site; print(site.getsitepackages()[0])"
+    result = subprocess.run([base, "-I", "-c", code], capture_output=True, text=True, check=True)
+    return Path(result.stdout.strip()).name
 
 
 def compile_modules(root: Path) -> None:

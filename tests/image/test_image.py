@@ -8,7 +8,6 @@ import re
 import selectors
 import signal
 import subprocess
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +27,7 @@ from daemonset.image.interpreter import EXECUTABLE, site_folder
 from daemonset.image.tree import sha256, size_bytes, walk
 from tests.image.rootfs import ROOT, Image, assembled, executables, needs_mounts
 from tests.patience import PATIENCE_S
-from tests.process.agent import EIGHT_CARDS
+from tests.process.agent import EIGHT_CARDS, Agent
 from tests.process.containers.vendors import play_cards, uuid
 from tests.stubs.stub import Stub
 
@@ -272,6 +271,18 @@ def serving(image: Image, *command: str, **options: Any) -> Iterator[tuple[Any, 
         process.communicate()
 
 
+def scraped(agent: Agent, name: str) -> list[float]:
+    """Return the values of a family at the agent's metrics."""
+    families = text_string_to_metric_families(agent.get("metrics")[1])
+    return [sample.value for one in families if one.name == name for sample in one.samples]
+
+
+def driver_uuids(agent: Agent) -> list[str]:
+    """Return the UUIDs of NVIDIA's cards, which only their driver knows."""
+    devices = json.loads(agent.get("api/v1/devices")[1])["devices"]
+    return [device["uuid"] for device in devices if device["vendor"] == "nvidia"]
+
+
 @needs_mounts
 def test_the_agent_serves_metrics_of_this_machine_and_a_drivers_library_of_the_host(
     images: dict[str, Image], tmp_path: Path
@@ -292,17 +303,9 @@ def test_the_agent_serves_metrics_of_this_machine_and_a_drivers_library_of_the_h
         XPU_AGENT_NODE__RUN_DIR="/tmp/run",
         XPU_AGENT_ADMIN__SOCKET="off",
     ) as (process, address):
-        with urllib.request.urlopen(f"{address}metrics", timeout=PATIENCE_S) as answer:
-            families = {
-                one.name: one for one in text_string_to_metric_families(answer.read().decode())
-            }
-        assert families["xpu_agent_uevents_heard"].samples[0].value == 1
-        with urllib.request.urlopen(f"{address}api/v1/devices", timeout=PATIENCE_S) as answer:
-            devices = json.loads(answer.read())["devices"]
-        assert [device["uuid"] for device in devices if device["vendor"] == "nvidia"] == [
-            uuid(0),
-            uuid(1),
-        ]
+        agent = Agent(process, tmp_path, url=address)
+        agent.wait_until(lambda: scraped(agent, "xpu_agent_uevents_heard") == [1.0], "uevents")
+        agent.wait_until(lambda: driver_uuids(agent) == [uuid(0), uuid(1)], "the driver's cards")
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
 
