@@ -7,7 +7,7 @@ the agent only waits. A pod is ready when its node is restored.
 from __future__ import annotations
 
 import asyncio
-import urllib.parse
+import re
 from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
@@ -255,10 +255,13 @@ async def list_unrestored_nodes(
         return ()
 
 
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")  # of an object, as the API allows
+
+
 def parse_daemon_set_name(text: str) -> tuple[str, str] | None:
     """Return namespace and name of NAMESPACE/NAME; `None` for anything else."""
     namespace, slash, name = text.partition("/")
     parts = (namespace, name)
-    if not slash or any(not part or part != urllib.parse.quote(part, safe="") for part in parts):
+    if not slash or not all(_NAME.fullmatch(part) for part in parts):
         return None
     return parts
