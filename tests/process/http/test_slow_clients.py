@@ -21,7 +21,7 @@ from tests.process.agent import EIGHT_CARDS, Agent, running
 COUNT = 100  # of each kind
 BEATS = 12  # of the event loop's heartbeat, which are compared
 LATENESS = "xpu_agent_event_loop_lateness_seconds"
-LATE_S = "0.1"  # a heartbeat that is later counts: one whole interval
+LATE_S = "0.25"  # a heartbeat that is later counts: two are missing
 KINDS: dict[str, bytes] = {
     "half a header, byte by byte": b"GET / HTTP/1.1\r\nX: ",
     "no byte of its answers read": (
@@ -191,6 +191,6 @@ def test_slow_clients_neither_delay_the_loops_nor_keep_others_out(tmp_path: Path
         beats = loaded.beats - begin.beats
         late, late_before = loaded.late - begin.late, quiet.late - start.late
         # on a machine with other work, a heartbeat may be late in either part
-        assert late <= late_before + 1 + beats / 10, (late, late_before, beats)
+        assert late <= late_before + beats / 4, (late, late_before, beats)
         assert loaded.memory < 1.5 * quiet.memory
         assert agent.end() == 0
