@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from jsonschema import Draft7Validator
@@ -25,6 +26,7 @@ from daemonset.image.__main__ import LAYERS, LEFT_OUT
 from daemonset.image.distributions import normalize_name
 from daemonset.image.interpreter import EXECUTABLE, site_folder
 from daemonset.image.tree import sha256, size_bytes, walk
+from tests.apiserver import ApiServer
 from tests.image.rootfs import ROOT, Image, assembled, executables, needs_mounts
 from tests.patience import PATIENCE_S
 from tests.process.agent import EIGHT_CARDS, Agent
@@ -259,7 +261,7 @@ def serving(image: Image, *command: str, **options: Any) -> Iterator[tuple[Any, 
     try:
         assert process.stdout is not None
         line = "first"
-        while line and " serves " not in line:
+        while line and "http://" not in line:
             with selectors.DefaultSelector() as selector:
                 selector.register(process.stdout, selectors.EVENT_READ)
                 assert selector.select(PATIENCE_S), "no address"
@@ -322,3 +324,29 @@ def test_the_scheduler_places_a_pod_in_the_image_without_being_root(
     )
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["chosen"]
+
+
+@needs_mounts
+def test_the_scheduler_serves_with_its_account_in_the_image(
+    images: dict[str, Image], tmp_path: Path
+) -> None:
+    settings = "listen: 127.0.0.1:0\nservice: ''\nleader_election: {namespace: default}\n"
+    (tmp_path / "config.yaml").write_text(settings)
+    with ApiServer() as api:
+        where, account = urlsplit(api.url), api.serviceaccount_dir
+        for path in (tmp_path, account):
+            path.chmod(0o755)
+        with serving(
+            images["scheduler"],
+            *("xpu-scheduler", "run", "--config", "/etc/xpu-scheduler/config.yaml"),
+            mounts={tmp_path: "/etc/xpu-scheduler", account: "/host"},
+            user="65532:65532",
+            KUBERNETES_SERVICE_HOST=str(where.hostname),
+            KUBERNETES_SERVICE_PORT=str(where.port),
+            XPU_AGENT_SERVICE_ACCOUNT="/host",
+            POD_IP="192.0.2.7",
+        ) as (process, address):
+            scheduler = Agent(process, tmp_path, url=f"{address.rstrip('/')}/")
+            scheduler.wait_until(lambda: scheduler.get("readyz")[0] == 200, "the first leader")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_S) == 0
