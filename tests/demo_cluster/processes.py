@@ -44,7 +44,7 @@ class ChildProcess:
                 stdout=output,
                 stderr=log,
                 cwd=ROOT,
-                env={**os.environ, **environment},
+                env={**_neutral_environment(), **environment},
                 start_new_session=True,  # Ctrl-C is for the parent, which ends it in order
             )
 
@@ -78,6 +78,15 @@ class ChildProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _neutral_environment() -> dict[str, str]:
+    """Return this process's environment without settings of agents and of other clusters."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("XPU_AGENT_", "KUBE"))
+    }
 
 
 def stop_all(children: Iterable[ChildProcess]) -> None:

@@ -16,6 +16,12 @@ from tests.demo_cluster.observer import Chapter
 from tests.patience import PATIENCE_S
 from tests.process.agent import ROOT
 
+# settings of another agent, another cluster, a proxy that is not there: none of them matters
+DISTURBING = {
+    "XPU_AGENT_API__KUBECONFIG": "/nonexistent",
+    "KUBECONFIG": "/nonexistent",
+    "http_proxy": "http://127.0.0.1:9",
+}
 KUBECTL = str(Path(sys.executable).with_name("kubectl"))
 
 
@@ -27,7 +33,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(folder)},
+        env={**os.environ, "TMPDIR": str(folder), **DISTURBING},
     )
 
 
