@@ -82,7 +82,7 @@ def test_what_was_made_under_an_id_that_cannot_be_is_not_left(b3: Machine, lie: 
     assert remaining_vdevs(b3) == set()
     b3.stub.add("vdev_next 100", "vdev_told 100")
     (answer,) = do(b3, CREATE)
-    assert answer["instance"] == 100
+    assert answer.get("instance") == 100, answer
 
 
 def test_one_that_cannot_be_destroyed_at_once_is_destroyed_with_its_pod(b3: Machine) -> None:
@@ -134,7 +134,7 @@ def test_a_full_chip_is_not_cut_further(b3: Machine) -> None:
 def test_a_busy_driver_is_called_again(b3: Machine) -> None:
     b3.stub.add("call.dcmi_create_vdevice.ret -8020 x2")
     (answer,) = do(b3, CREATE)
-    assert answer["instance"] == 100
+    assert answer.get("instance") == 100, answer
     assert b3.stub.counts()["dcmi_create_vdevice"] == 3
 
 
