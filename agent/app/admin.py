@@ -38,9 +38,18 @@ BIND_DEADLINE_S = 1.0  # for the file of the admin socket
 RELEASED = "released"
 
 
-def _bind_socket(path: str) -> tuple[socket.socket, tuple[int, int] | None]:
+BoundSocket = tuple[socket.socket, tuple[int, int] | None]
+
+
+def _bind_socket(path: str) -> BoundSocket:
     """Return the listening socket and the identity of its file."""
     return bind_socket(path), socket_identity(path)
+
+
+def _close_late_socket(binding: asyncio.Future[BoundSocket]) -> None:
+    """Close a socket that nobody serves; `AdminService.stop` removes its file."""
+    if not binding.cancelled() and binding.exception() is None:
+        binding.result()[0].close()
 
 
 class AdminService:
@@ -53,7 +62,8 @@ class AdminService:
         self._runner: web.AppRunner | None = None
         self._listener: HttpListener | None = None
         self._path = ""
-        self._socket_file: tuple[int, int] | None = None  # identity of the agent's own socket
+        # the listening socket and the identity of its file; it goes on when the start is cancelled
+        self._binding: asyncio.Future[BoundSocket] | None = None
         self._problem = "switched off"
 
     async def start(self, out: str, view: AgentView) -> None:
@@ -61,22 +71,24 @@ class AdminService:
         path = socket_path(self._setting, out)
         if path is None:
             return
-        runner = web.AppRunner(
-            create_admin_app(self._actions, view), access_log=None, shutdown_timeout=1.0
-        )
-        try:
-            # not on the loop's thread: the folder may be on a file system that hangs
-            async with asyncio.timeout(BIND_DEADLINE_S):
-                bound, self._socket_file = await asyncio.to_thread(_bind_socket, path)
-        except TimeoutError:
+        # not on the loop's thread: the folder may be on a file system that hangs
+        self._path = path
+        binding = self._binding = asyncio.ensure_future(asyncio.to_thread(_bind_socket, path))
+        await asyncio.wait({binding}, timeout=BIND_DEADLINE_S)
+        if not binding.done():
+            binding.add_done_callback(_close_late_socket)
             self._problem = f"{path}: {NO_ANSWER}"
             log.warning("admin_socket_missing", extra={"error": self._problem})
             return
+        try:
+            bound, _ = binding.result()
         except AdminSocketError as error:
             self._problem = str(error)
             log.warning("admin_socket_missing", extra={"error": self._problem})
             return
-        self._runner, self._path = runner, path
+        runner = self._runner = web.AppRunner(
+            create_admin_app(self._actions, view), access_log=None, shutdown_timeout=1.0
+        )
         await runner.setup()
         assert runner.server is not None  # noqa: S101 - made by `setup`
         self._listener = HttpListener(runner.server, bound, MIN_CONNECTIONS)
@@ -96,14 +108,20 @@ class AdminService:
 
     async def stop(self) -> None:
         """Remove the socket and end all requests."""
+        binding = self._binding
+        if binding is None:
+            return
+        await asyncio.wait({binding}, timeout=BIND_DEADLINE_S)
+        if not binding.done() or binding.exception() is not None:
+            return
+        bound, identity = binding.result()
+        # first: the next agent may bind the socket at once
+        removal = asyncio.ensure_future(asyncio.to_thread(remove_socket, self._path, identity))
+        await asyncio.wait({removal}, timeout=BIND_DEADLINE_S)
+        if self._listener is not None:
+            self._listener.close()
+        bound.close()
         if self._runner is not None:
-            # first: the next agent may bind the socket at once
-            removal = asyncio.ensure_future(
-                asyncio.to_thread(remove_socket, self._path, self._socket_file)
-            )
-            await asyncio.wait({removal}, timeout=BIND_DEADLINE_S)
-            if self._listener is not None:
-                self._listener.close()
             await self._runner.cleanup()
 
 
