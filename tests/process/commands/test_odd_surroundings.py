@@ -100,18 +100,29 @@ def test_a_locale_that_is_not_utf_8_stops_no_command(
     assert "--no-such-flag-" in line
 
 
+def opened_for_writing(fifo: Path, reader: subprocess.Popen[str]) -> IO[str]:
+    """Open a FIFO as soon as the process has opened its other end."""
+    end_s = time.monotonic() + PATIENCE_S
+    while reader.poll() is None and time.monotonic() < end_s:
+        with contextlib.suppress(OSError):  # ENXIO: nobody reads yet
+            return os.fdopen(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK), "w")
+        time.sleep(0.01)
+    raise AssertionError(f"nobody reads {fifo}: status {reader.poll()}")
+
+
 def test_ctrl_c_ends_a_command_without_a_trace(tmp_path: Path) -> None:
     fifo = tmp_path / "config.yaml"
     os.mkfifo(fifo)  # the command waits for whoever writes its settings
     for program in ((*AGENT, "devices", "--config"), (*SCHEDULER, "run", "--config")):
         process = subprocess.Popen(
-            [*program, str(fifo)],
+            # tests that a shell runs in the background ignore Ctrl-C, and their children would too
+            ["env", "--default-signal=INT", *program, str(fifo)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=ROOT,
             text=True,
         )
-        with fifo.open("w"):  # succeeds when the command has opened its end
+        with opened_for_writing(fifo, process):
             process.send_signal(signal.SIGINT)
             output, text = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, output, text) == (130, "", ""), shlex.join(program)
