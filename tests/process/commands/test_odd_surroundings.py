@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 
