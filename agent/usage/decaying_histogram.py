@@ -23,7 +23,7 @@ EPSILON = 0.0001  # a bucket with less weight counts as empty
 MAX_CHECKPOINT_WEIGHT = 10_000
 ROUNDING = 1e-9  # of the total weight: far more than the sums of a week of samples are off by
 MAX_HALF_LIVES = 100  # after the reference time; then the reference time moves
-MIN_HALF_LIVES = 1.0  # before it: it is rounded to at most half of one after its sample
+MIN_HALF_LIVES = -1.0  # before it: it is rounded to at most half of one after its sample
 
 
 class BucketScale(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class DecayingHistogram:
         the future would outweigh all that come.
         """
         age = (at_s - self._reference_s) / self._half_life_s
-        if not -MIN_HALF_LIVES <= age <= MAX_HALF_LIVES:
+        if not MIN_HALF_LIVES <= age <= MAX_HALF_LIVES:
             if age < 0:
                 self._clear()
             self._move_reference(at_s)
@@ -99,7 +99,7 @@ class DecayingHistogram:
         bucket = 0
         if value >= self._first:
             bucket = int(log(value * _GROWTH / self._first + 1.0) / _LOG_RATIO)
-            bucket = bucket if bucket < self._last else self._last
+            bucket = min(bucket, self._last)
         weights = self._weights
         weights[bucket] = of_bucket = weights[bucket] + weight
         self._total += weight

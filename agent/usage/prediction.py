@@ -107,18 +107,17 @@ class _Model:
         if at_s < self.updated_s:  # the clock was set back
             self.since_s = min(self.since_s, at_s)
         self.updated_s = at_s
-        self.cpu.add(usage[0], at_s)
-        self.memory.add(usage[1], at_s)
-        self._update_peak()
+        cpu, memory, factor = self.cpu, self.memory, self._peak_factor
+        cpu.add(usage[0], at_s)
+        memory.add(usage[1], at_s)
+        # with each sample, while the histograms are in the processor's cache
+        cores, size = cpu.percentile(CPU_FRACTION), memory.percentile(MEMORY_FRACTION)
+        self.peak = cores * factor, size * factor
 
     def restore(self, saved: ModelCheckpoint) -> None:
         """Take over the histograms; raise `ValueError` if one cannot be of this model."""
         self.cpu.restore(saved.cpu)
         self.memory.restore(saved.memory)
-        self._update_peak()
-
-    def _update_peak(self) -> None:
-        """Compute the peak with each sample, while the histograms are in the processor's cache."""
         cores, size = self.cpu.percentile(CPU_FRACTION), self.memory.percentile(MEMORY_FRACTION)
         self.peak = cores * self._peak_factor, size * self._peak_factor
 
@@ -144,8 +143,13 @@ class PeakPredictor:
         neither the node nor the system gets a sample. Models without samples expire.
         """
         by_class: dict[str, list[Amounts]] = {name: [] for name in CLASSES}
+        models = self._models
         for uid, usage in pods.items():
-            self._add(uid, usage, now_s)
+            model = models.get(uid)
+            if model is None:
+                self._add(uid, usage, now_s)
+            else:
+                model.add(usage, now_s)
             by_class[classes.get(uid, "")].append(usage)
         for name, usages in by_class.items():
             self._add(class_entity(name), _sum(usages), now_s)
@@ -172,9 +176,9 @@ class PeakPredictor:
         peaks = self._peaks(demands, now_s - self._policy.cold_start_s)
         predicted = [pod for pod in demands if pod.uid in peaks]
         peak = _sum(peaks.values())
-        unused = _sum(_subtract(pod.request, peaks[pod.uid]) for pod in predicted)
-        requests = _sum(pod.request for pod in demands)
-        unpredicted = _subtract(requests, _sum(pod.request for pod in predicted))
+        unused = _sum([_subtract(pod.request, peaks[pod.uid]) for pod in predicted])
+        requests = _sum([pod.request for pod in demands])
+        unpredicted = _sum([pod.request for pod in demands if pod.uid not in peaks])
         unreclaimable = _sum(self._models[entity].peak for entity in prod_entities)
         return Prediction(
             pods=PredictedUsage(

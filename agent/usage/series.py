@@ -115,21 +115,21 @@ class SeriesTable:
 
     def values(self, key: SeriesKey, window: MomentRange) -> list[float]:
         """Return the series' values in the window, oldest first."""
-        ((_, values, is_complete),) = self._slots((key,), window)
+        ((values, is_complete),) = self._slots((key,), window)
         return values.tolist() if is_complete else present_values(values)
 
     def aggregates(self, key: SeriesKey, windows: Sequence[MomentRange]) -> list[Aggregates]:
         """Return the series' aggregates in windows that end together."""
         if not windows:
             return []
-        ((_, values, is_complete),) = self._slots((key,), min(windows, key=attrgetter("first")))
+        ((values, is_complete),) = self._slots((key,), min(windows, key=attrgetter("first")))
         lengths = [window.last - window.first for window in windows]
         return aggregate_suffixes(values, lengths, is_complete=is_complete)
 
     def means(self, keys: Iterable[SeriesKey], window: MomentRange) -> list[float | None]:
         """Return the arithmetic mean of each series' values; `None` without values."""
         means: list[float | None] = []
-        for _, values, is_complete in self._slots(keys, window):
+        for values, is_complete in self._slots(keys, window):
             present = values if is_complete else present_values(values)
             means.append(sum(present) / len(present) if present else None)
         return means
@@ -144,18 +144,31 @@ class SeriesTable:
         """
         ranked: list[float | None] = []
         count = rank = 0
-        for ring, values, is_complete in self._slots(keys, window):
-            ordered = values if is_complete else present_values(values)
-            if len(ordered) != count:  # most series have the same number of values
-                count = len(ordered)
+        series, begin, moments = self._series, window.first, self._moments
+        first, last = begin % self.capacity, (window.last - 1) % self.capacity + 1
+        is_one_piece = begin < window.last and first < last
+        for key in keys:
+            ring = series.get(key)
+            # no value is missing, in nearly all series: without a call for each of hundreds
+            if (
+                is_one_piece
+                and ring is not None
+                and ring.end == moments
+                and ring.complete_from <= begin
+            ):
+                values: Sequence[float] = ring.values[first:last]
+            else:
+                values = self.values(key, window)
+            if len(values) != count:  # most series have the same number of values
+                count = len(values)
                 rank = percentile_index(count, fraction)
-            if not count:
+            if ring is None or not count:
                 ranked.append(None)
-            elif jumps and ring is not None:
-                value, ring.floor = value_at_rank(ordered, rank, ring.floor)
+            elif jumps:
+                value, ring.floor = value_at_rank(values, rank, ring.floor)
                 ranked.append(value)
             else:
-                ranked.append(sorted(ordered)[rank])
+                ranked.append(sorted(values)[rank])
         return ranked
 
     def span_s(self, key: SeriesKey, window: MomentRange) -> float:
@@ -170,8 +183,8 @@ class SeriesTable:
 
     def _slots(
         self, keys: Iterable[SeriesKey], window: MomentRange
-    ) -> Iterator[tuple[_RingSeries | None, array[float], bool]]:
-        """Yield each series, its slots in the window, oldest first, and whether none is NaN.
+    ) -> Iterator[tuple[array[float], bool]]:
+        """Yield each series' slots in the window, oldest first, and whether none is NaN.
 
         One call reads hundreds of series, whose positions are computed once.
         """
@@ -181,13 +194,13 @@ class SeriesTable:
         for key in keys:
             ring = series.get(key)
             if ring is None or is_empty:
-                yield ring, array("d"), True
+                yield array("d"), True
                 continue
             if ring.end != moments:
                 self._mark_missing(ring, moments)
             slots = ring.values
             values = slots[first:last] if first < last else slots[first:] + slots[:last]
-            yield ring, values, ring.complete_from <= begin  # usually no value is missing
+            yield values, ring.complete_from <= begin  # usually no value is missing
 
     def _time(self, moment: int) -> float:
         return self._times[moment % self.capacity]
