@@ -173,17 +173,13 @@ class PeakPredictor:
         if any(entity not in self._models for entity in prod_entities):
             return Prediction(error="no usage of the node was measured for a minute yet")
         demands = [pod for pod in pods if pod.priority_class in PROD_CLASSES and not pod.is_ended]
-        peaks = self._peaks(demands, now_s - self._policy.cold_start_s)
-        predicted = [pod for pod in demands if pod.uid in peaks]
-        peak = _sum(peaks.values())
-        unused = _sum([_subtract(pod.request, peaks[pod.uid]) for pod in predicted])
-        requests = _sum([pod.request for pod in demands])
-        unpredicted = _sum([pod.request for pod in demands if pod.uid not in peaks])
+        peaks, unused, unpredicted = self._predict_pods(demands, now_s - self._policy.cold_start_s)
+        peak, requests = _sum(peaks), _sum([pod.request for pod in demands])
         unreclaimable = _sum(self._models[entity].peak for entity in prod_entities)
         return Prediction(
             pods=PredictedUsage(
-                reclaimable=_usage(_minimum(unused, _subtract(allocatable, peak))),
-                peak=_usage(_add(peak, unpredicted)),
+                reclaimable=_usage(_minimum(_sum(unused), _subtract(allocatable, peak))),
+                peak=_usage(_add(peak, _sum(unpredicted))),
             ),
             classes=PredictedUsage(
                 reclaimable=_usage(
@@ -193,8 +189,8 @@ class PeakPredictor:
                 ),
                 peak=_usage(unreclaimable),
             ),
-            predicted_pods=len(predicted),
-            cold_pods=len(demands) - len(predicted),
+            predicted_pods=len(peaks),
+            cold_pods=len(unpredicted),
         )
 
     def checkpoint(self, node: str = "") -> PredictionCheckpoint:
@@ -247,16 +243,27 @@ class PeakPredictor:
             model = self._models[entity] = _Model(now_s, self._peak_factor)
         model.add(usage, now_s)
 
-    def _peaks(self, pods: Iterable[PodDemand], before_s: float) -> dict[str, Amounts]:
-        """Return the peaks of the pods that are older than that, and their models too."""
-        models, peaks = self._models, {}
+    def _predict_pods(
+        self, pods: Iterable[PodDemand], before_s: float
+    ) -> tuple[list[Amounts], list[Amounts], list[Amounts]]:
+        """Return peaks and unused requests of pods that are old enough, and requests of others.
+
+        A pod is old enough if it and its model are older than `before_s`.
+        """
+        peaks: list[Amounts] = []
+        unused: list[Amounts] = []
+        unpredicted: list[Amounts] = []
+        models = self._models
         for pod in pods:
-            model, created_s = models.get(pod.uid), pod.created_s
-            if model is None or created_s is None:
-                continue
-            if created_s < before_s and model.since_s < before_s:
-                peaks[pod.uid] = model.peak
-        return peaks
+            model, created_s, request = models.get(pod.uid), pod.created_s, pod.request
+            is_warm = created_s is not None and created_s < before_s
+            if is_warm and model is not None and model.since_s < before_s:
+                peak = model.peak
+                peaks.append(peak)
+                unused.append(_subtract(request, peak))
+            else:
+                unpredicted.append(request)
+        return peaks, unused, unpredicted
 
 
 def _add(one: Amounts, other: Amounts) -> Amounts:
