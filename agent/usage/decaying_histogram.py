@@ -101,11 +101,11 @@ class DecayingHistogram:
             bucket = int(log(value * _GROWTH / self._first + 1.0) / _LOG_RATIO)
             bucket = min(bucket, self._last)
         weights = self._weights
-        weights[bucket] = of_bucket = weights[bucket] + weight
+        weights[bucket] += weight
         self._total += weight
         if bucket < self._ranked:
             self._below += weight
-        if not self._lowest <= bucket <= self._highest and of_bucket >= EPSILON:
+        if not self._lowest <= bucket <= self._highest and weights[bucket] >= EPSILON:
             self._lowest = min(self._lowest, bucket)
             self._highest = max(self._highest, bucket)
             self._forget_percentile()
@@ -116,10 +116,11 @@ class DecayingHistogram:
         The bucket seldom changes with one more sample: then no weights are added up. Close to the
         edge of a bucket they are, so that rounding never chooses another one.
         """
-        threshold, margin = fraction * self._total, self._total * ROUNDING
+        total, ranked = self._total, self._ranked
+        threshold, margin = fraction * total, total * ROUNDING
         above = threshold - self._below
-        if fraction == self._fraction and margin < above < self._weights[self._ranked] - margin:
-            return self._ends[self._ranked]
+        if margin < above < self._weights[ranked] - margin and fraction == self._fraction:
+            return self._ends[ranked]
         lowest, highest = self._lowest, self._highest
         if self._weights[lowest] < EPSILON:
             return 0.0

@@ -305,13 +305,14 @@ class UsageHistory:
     def pod_percentiles(self, now_s: float, window_s: float, fraction: float) -> dict[str, Amounts]:
         """Return that percentile of each pod's CPU and memory; of pods that have both."""
         window = self._pods.window(now_s - window_s, now_s)
-        keys = [key for key in self._pods.series_keys() if key[0] == "pod" and key[2] == "cpu"]
-        cpu = self._pods.percentiles(keys, window, fraction, jumps=True)
-        memory_keys = (("pod", uid, "memory") for _, uid, _ in keys)
+        names = self._pods.names("pod")
+        cpu_keys = [("pod", uid, "cpu") for uid in names]
+        memory_keys = [("pod", uid, "memory") for uid in names]
+        cpu = self._pods.percentiles(cpu_keys, window, fraction, jumps=True)
         memory = self._pods.percentiles(memory_keys, window, fraction, jumps=False)
         return {
-            key[1]: (cores, size)
-            for key, cores, size in zip(keys, cpu, memory, strict=True)
+            uid: (cores, size)
+            for uid, cores, size in zip(names, cpu, memory, strict=True)
             if cores is not None and size is not None
         }
 

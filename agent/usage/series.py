@@ -151,8 +151,8 @@ class SeriesTable:
             ring = series.get(key)
             # no value is missing, in nearly all series: without a call for each of hundreds
             if (
-                is_one_piece
-                and ring is not None
+                ring is not None
+                and is_one_piece
                 and ring.end == moments
                 and ring.complete_from <= begin
             ):
