@@ -40,6 +40,7 @@ from agent.app.threads import (
 from agent.clock import Clock
 from agent.config.sources import LoadedSettings
 from agent.devices.presence import PLACE_WAIT_S
+from agent.kube.access_reviews import AccessReviews
 from agent.loop import Loop
 from agent.messages import EventReported
 from agent.metrics.exposition import MetricsRenderer
@@ -357,7 +358,6 @@ class Services:
         if self._options.access is None:
             return None
         from agent.access.gate import AccessGate  # noqa: PLC0415 - bcrypt, where it is used
-        from agent.kube.access_reviews import AccessReviews  # noqa: PLC0415 - as above
 
         api = self._cluster.session if self._cluster is not None else None
         auth = self._inputs.settings.metrics.auth

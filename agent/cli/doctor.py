@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -37,6 +36,7 @@ from agent.config.address import parse_listen_address
 from agent.config.reference import effective_rows
 from agent.config.settings import Settings
 from agent.config.sources import choose_file, load_settings
+from agent.doctor.api_reader import ApiReader
 from agent.doctor.check import CheckStatus
 from agent.doctor.facts import HANGS, ApiFacts, EndpointFacts, LockFacts
 from agent.doctor.host_facts import is_file_locked
@@ -66,9 +66,6 @@ from agent.kube.errors import NoApiServer
 from agent.snapshot.part import SnapshotPart
 from agent.workers.abilities import build_runbook
 from agent.workers.load import load_vendors, vendor_descriptions
-
-if TYPE_CHECKING:
-    from agent.doctor.api_reader import ApiReader
 
 _STYLES = {
     CheckStatus.OK: GREEN,
@@ -270,8 +267,6 @@ class _Sources:
             name = cluster_name(inputs.host_source, settings)
         except (NoApiServer, BadConfig) as error:
             return None, str(error)
-        from agent.doctor.api_reader import ApiReader  # noqa: PLC0415 - aiohttp
-
         return ApiReader(target, settings, name, inputs.clock), ""
 
     def agent_answer(self) -> AgentAnswer:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from agent.snapshot.inventory import POWER, TEMPERATURE, DeviceSample, MetricValue, TrafficSource
 from agent.snapshot.node import VendorState
-from agent.snapshot.usage import DeviceTrend, LinkTrend, NodeUsage, Trend, TrendView
+from agent.snapshot.usage import DeviceTrend, LinkTrafficTrend, NodeUsage, Trend, TrendView
 
 STEP_S = 5.0
 MAX_VALUES = 36  # of a quantity: three minutes, 144 bytes
@@ -58,10 +58,10 @@ class _Columns:
         """Return the values of a column."""
         return Trend(packed=self._values[column].tobytes() if column in self._values else b"")
 
-    def links(self) -> tuple[LinkTrend, ...]:
+    def links(self) -> tuple[LinkTrafficTrend, ...]:
         """Return the columns of the links that have values."""
         return tuple(
-            LinkTrend(
+            LinkTrafficTrend(
                 link=name, sent=self.trend((name, _SENT)), received=self.trend((name, _RECEIVED))
             )
             for name in self._links

@@ -14,6 +14,7 @@ from types import MappingProxyType
 import msgspec
 import psutil
 
+from agent.access.web_config import read_web_config
 from agent.cgroup.layout import CgroupLayout, KubeletProcess, detect_layout, kubelet_process
 from agent.cgroup.ledger import LEDGER_FILE
 from agent.config.address import parse_listen_address
@@ -282,8 +283,6 @@ def is_encrypted(metrics: MetricsSettings) -> bool:
     """Return whether `metrics.listen` speaks TLS; a file that cannot be read means no."""
     if metrics.tls.cert_file or not metrics.web_config_file:
         return bool(metrics.tls.cert_file)
-    from agent.access.web_config import read_web_config  # noqa: PLC0415 - ssl and bcrypt
-
     try:
         return read_web_config(metrics.web_config_file).tls.is_on
     except BadConfig:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import queue
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -66,8 +67,6 @@ def open_connection(
     """
     if not encrypted:
         return http.client.HTTPConnection(host, port, timeout=deadline_s)
-    import ssl  # noqa: PLC0415 - most agents have no TLS
-
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return http.client.HTTPSConnection(host, port, timeout=deadline_s, context=context)

@@ -423,7 +423,7 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
 NO_TREND = Trend()
 
 
-class LinkTrend(msgspec.Struct, frozen=True, kw_only=True):
+class LinkTrafficTrend(msgspec.Struct, frozen=True, kw_only=True):
     """Traffic of a device over one kind of link, in bytes per second."""
 
     link: str  # NVLink, HCCS, PCIe, RDMA
@@ -438,7 +438,7 @@ class DeviceTrend(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: Trend = NO_TREND
     temperature_celsius: Trend = NO_TREND  # of the hottest sensor
     power_watts: Trend = NO_TREND
-    links: tuple[LinkTrend, ...] = ()  # in the order of `VendorDescription.traffic`
+    links: tuple[LinkTrafficTrend, ...] = ()  # in the order of `VendorDescription.traffic`
 
 
 class TrendView(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,9 +28,7 @@ from agent.web.page import (
 )
 from agent.web.page.glance import fresh_samples, glance_section
 from agent.web.page.html import HEALTH_SIGNS, badge, fold, section, tag, text
-from agent.web.page.overview import Overview, overview
-from agent.web.page.problems import problems_section
-from agent.web.page.runbook_page import runbook_sections
+from agent.web.page.problems import Overview, overview, problems_section, runbook_sections
 from agent.web.page.svg import topology_panels
 from agent.web.view import AgentView
 

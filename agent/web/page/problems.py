@@ -1,4 +1,4 @@
-"""The first section of the page: what is wrong on this node, and what to do."""
+"""What is wrong on this node and what to do: the first section, the head's state, the runbook."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from agent.runbook.entry import RecommendedAction
+from agent.runbook.entry import RecommendedAction, RunbookEntry, RunbookSection, anchor_of
 from agent.runbook.problem import Problem, Severity
+from agent.runbook.runbook import Runbook
+from agent.snapshot.device import HealthState
+from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.self_check import SelfCheckReport
 from agent.web.page.html import anchor, badge, prose, section, tag, text
 from agent.wire_formats.api_values import format_time
@@ -126,3 +129,78 @@ def sentence(clause: str) -> str:
         return ""
     end = "" if stripped.endswith((".", "!", "?")) else "."
     return stripped[0].upper() + stripped[1:] + end
+
+
+MAX_NAMES = 3  # of checks
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the node: healthy, suspect or failed, and why in a few words."""
+
+    state: str
+    words: str
+
+
+def overview(
+    snapshot: NodeSnapshot, report: SelfCheckReport, problems: Sequence[Problem]
+) -> Overview:
+    """Return the worst state of the agent, of the managed devices, and of all problems.
+
+    An agent that is not ready and a device out of service are failures, as is every critical
+    problem. A problem that asks for nothing does not change the state.
+    """
+    healths = [one.info.health for one in snapshot.devices.value.devices if one.info.managed]
+    failed = sum(not health.is_in_service for health in healths)
+    odd = sum(
+        health.is_in_service and (health.state is not HealthState.HEALTHY or not health.certain)
+        for health in healths
+    )
+    words = []
+    if not report.is_ready:
+        late = [check.name for check in report.checks if check.gates_ready and not check.ok]
+        names = ", ".join(late[:MAX_NAMES]) + (" …" if len(late) > MAX_NAMES else "")
+        words.append(f"agent not ready ({names})")
+    if failed:
+        words.append(f"{failed} of {len(healths)} devices out of service")
+    if odd:
+        words.append(f"{odd} of {len(healths)} devices suspect")
+    bad = [one.severity for one in problems if one.severity is not Severity.INFO]
+    if bad:
+        words.append(f"{len(bad)} {'problem' if len(bad) == 1 else 'problems'}")
+    if not report.is_ready or failed or Severity.CRITICAL in bad:
+        return Overview(state="failed", words=", ".join(words))
+    return Overview(
+        state="suspect" if words else "healthy", words=", ".join(words) or "ready, all well"
+    )
+
+
+def runbook_sections(runbook: Runbook) -> Iterator[str]:
+    """Yield a list of the sections, then each with its entries.
+
+    `/runbook#ANCHOR` is the entry of a reason.
+    """
+    sections = tuple(runbook.sections())
+    links = (tag("a", text(one.title), href=f"#{anchor_of(one.title)}") for one in sections)
+    yield tag("nav", *links, aria_label="Sections of the runbook")
+    for one in sections:
+        yield section(anchor_of(one.title), one.title, *_section_parts(one))
+
+
+def _section_parts(one: RunbookSection) -> Iterator[str]:
+    where = one.where.replace("`", "").replace("[collectors.md](collectors.md)", "the documents")
+    yield tag("p", text(f"Where to see them: {where}."), class_="quiet")
+    yield from map(_entry, one.entries)
+
+
+def _entry(entry: RunbookEntry) -> str:
+    fault = f"Class of fault: {entry.category}." if entry.category else ""
+    return tag(
+        "article",
+        tag("h3", text(entry.heading)),
+        tag("p", tag("b", prose(sentence(entry.title))), " ", prose(sentence(entry.meaning))),
+        tag("p", tag("b", "Impact: "), prose(sentence(entry.impact))) if entry.impact else "",
+        remedy_text(entry.remedy, entry.action),
+        tag("p", text(fault), class_="quiet") if fault else "",
+        id=entry.anchor,
+        class_="entry",
+    )

@@ -62,7 +62,7 @@ def run(
     asyncio.run(asyncio.wait_for(bounded(), 60))
 
 
-def asked(api: ApiServer) -> list[str]:
+def review_paths(api: ApiServer) -> list[str]:
     return [logged.resource for logged in api.requests(verb="create")]
 
 
@@ -91,7 +91,7 @@ def test_results_are_remembered_for_a_time(api: ApiServer) -> None:
         for _ in range(3):
             assert (await tokens.verdict("scraper", METRICS, "a")).is_allowed
             assert (await tokens.verdict("invented", METRICS, "a")).user is None
-        assert asked(api) == ["tokenreviews", "subjectaccessreviews", "tokenreviews"]
+        assert review_paths(api) == ["tokenreviews", "subjectaccessreviews", "tokenreviews"]
         api.clear_requests()
         clock.advance(UNKNOWN_TOKEN_S)
         api.admit("invented", SCRAPER)
@@ -100,10 +100,13 @@ def test_results_are_remembered_for_a_time(api: ApiServer) -> None:
         assert (await tokens.verdict("scraper", METRICS, "a")).is_allowed
         clock.advance(KNOWN_TOKEN_S)
         assert (await tokens.verdict("scraper", METRICS, "a")).user is None
-        assert asked(api) == ["tokenreviews", "tokenreviews"]  # the right is remembered longer
+        assert review_paths(api) == [
+            "tokenreviews",
+            "tokenreviews",
+        ]  # the right is remembered longer
         clock.advance(ALLOWED_S)
         assert (await tokens.verdict("invented", METRICS, "a")).is_allowed
-        assert asked(api)[2:] == ["tokenreviews", "subjectaccessreviews"]
+        assert review_paths(api)[2:] == ["tokenreviews", "subjectaccessreviews"]
 
     run(api, test, clock)
     api.forget("invented")

@@ -8,7 +8,7 @@ from agent.devices.trend import MAX_DEVICES, MAX_VALUES, STEP_S, TrendRecorder
 from agent.snapshot.inventory import POWER, TEMPERATURE, DeviceSample, MetricValue, TrafficSource
 from agent.snapshot.node import VendorState
 from agent.snapshot.part import SnapshotPart
-from agent.snapshot.usage import LinkTrend, NodeUsage, Trend, TrendView
+from agent.snapshot.usage import LinkTrafficTrend, NodeUsage, Trend, TrendView
 
 RATE = TrafficSource(link="Wire", family="wire_bytes_per_second", is_sent=True, labels=("tx",))
 COUNTER = TrafficSource(link="Wire", family="wire_bytes_total", is_sent=True)
@@ -111,7 +111,7 @@ def test_the_first_source_with_readings_counts_and_labels_choose_them() -> None:
         view = recorder.add(second, NodeUsage(), (vendor(second, sample),))
     assert view is not None
     assert view.devices["a"].links == (
-        LinkTrend(link="Wire", sent=view.devices["a"].links[0].sent),
+        LinkTrafficTrend(link="Wire", sent=view.devices["a"].links[0].sent),
     )
     assert view.devices["a"].links[0].sent.last == 11.0
 

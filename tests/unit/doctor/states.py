@@ -124,7 +124,7 @@ def state(bad: Mapping[str, Any], good: Mapping[str, Any], words: str) -> State:
     return State(facts(**bad), facts(**good), words)
 
 
-def asked(**changes: object) -> dict[str, ApiFacts]:
+def api_facts(**changes: object) -> dict[str, ApiFacts]:
     return {"api": api(None, **changes)}
 
 
@@ -161,7 +161,7 @@ STATES: dict[str, State] = {
         {"lock": replace(LOCK, is_locked=False), "agent": None}, {"lock": LOCK}, "without leaving"
     ),
     "agent-restarts": state(
-        asked(**{"agent-pods": pods_of_agent(9, "OOMKilled")}), asked(), "9 restarts"
+        api_facts(**{"agent-pods": pods_of_agent(9, "OOMKilled")}), api_facts(), "9 restarts"
     ),
     "worker-restarts": State(
         facts(vendors_with(restarts=7), discovery=node_report(node())),
@@ -175,7 +175,7 @@ STATES: dict[str, State] = {
         {"clock": ClockFacts(is_synchronised=True, max_error_s=0.02)},
         "not synchronised",
     ),
-    "clock-skew": state(asked(clock_skew_s=-93.0), asked(), "-93 s"),
+    "clock-skew": state(api_facts(clock_skew_s=-93.0), api_facts(), "-93 s"),
     "state-dir": state(folders(replace(FOLDER, is_read_only=True)), folders(FOLDER), "read-only"),
     "run-dir": state(
         folders(replace(FOLDER, is_writable=False), "node.run_dir"),
@@ -189,16 +189,24 @@ STATES: dict[str, State] = {
         {"state_problems": {"health.json": ""}},
         "damaged: x",
     ),
-    "api-server": state(asked(problem="connection refused"), asked(), "connection refused"),
-    "api-version": state(asked(version=answers({"gitVersion": "v1.22.9"})), asked(), "v1.22.9"),
+    "api-server": state(api_facts(problem="connection refused"), api_facts(), "connection refused"),
+    "api-version": state(
+        api_facts(version=answers({"gitVersion": "v1.22.9"})), api_facts(), "v1.22.9"
+    ),
     "crds": state(
-        asked(**{"slo.koordinator.sh/v1alpha1": refused(404)}), asked(), "does not have nodemetrics"
+        api_facts(**{"slo.koordinator.sh/v1alpha1": refused(404)}),
+        api_facts(),
+        "does not have nodemetrics",
     ),
     "crd-status": state(
-        asked(**{"slo.koordinator.sh/v1alpha1": resources("nodemetrics")}), asked(), "no subres"
+        api_facts(**{"slo.koordinator.sh/v1alpha1": resources("nodemetrics")}),
+        api_facts(),
+        "no subres",
     ),
     "rights": state(
-        asked(**{f"right {MISSING}": allowed(value=False)}), asked(), "may not watch pods"
+        api_facts(**{f"right {MISSING}": allowed(value=False)}),
+        api_facts(),
+        "may not watch pods",
     ),
     "component-rights": State(
         facts(
@@ -208,8 +216,10 @@ STATES: dict[str, State] = {
         facts(settings=CONDITIONS, api=api(CONDITIONS)),
         "patch nodes/status",
     ),
-    "excess-rights": state(asked(**{"right get secrets": allowed()}), asked(), "may get secrets"),
-    "node": state(asked(node=answers({"items": []})), asked(), "no Node node-a"),
+    "excess-rights": state(
+        api_facts(**{"right get secrets": allowed()}), api_facts(), "may get secrets"
+    ),
+    "node": state(api_facts(node=answers({"items": []})), api_facts(), "no Node node-a"),
     "node-identity": State(
         facts(machine_id="f" * 32, api=api()),
         facts(
@@ -219,19 +229,25 @@ STATES: dict[str, State] = {
         ),
         "another machine id",
     ),
-    "node-ready": state(asked(node=node_object(spec={"unschedulable": True})), asked(), "cordoned"),
+    "node-ready": state(
+        api_facts(node=node_object(spec={"unschedulable": True})), api_facts(), "cordoned"
+    ),
     "node-resources": state(
-        asked(node=node_object(allocatable={"cpu": "8"})), asked(), "koordinator.sh/gpu-core"
+        api_facts(node=node_object(allocatable={"cpu": "8"})),
+        api_facts(),
+        "koordinator.sh/gpu-core",
     ),
     "other-writers": state(
-        asked(Device=managed(("xpu-agent", ""), ("koordlet", ""))), asked(), "Device by koordlet"
+        api_facts(Device=managed(("xpu-agent", ""), ("koordlet", ""))),
+        api_facts(),
+        "Device by koordlet",
     ),
     "node-slo": state(
         {"agent": cluster_with("slo", {"found": True}, age_s=4000.0)},
         {"agent": cluster_with("slo", {"found": True, "problem": ""})},
         "4000 s ago",
     ),
-    "node-metric": state(asked(NodeMetric=metric_object(900)), asked(), "900 s old"),
+    "node-metric": state(api_facts(NodeMetric=metric_object(900)), api_facts(), "900 s old"),
     "kernel-version": State(
         snapshot_with(node=replace(node().node, kernel="3.10.0-1160.el7.x86_64")),
         snapshot_with(node=replace(node().node, kernel="6.1.0-18-amd64")),

@@ -33,7 +33,7 @@ def read(
     return reader.facts
 
 
-def found(answers: ApiFacts, *checks: str, settings: Settings | None = None) -> dict[str, str]:
+def findings(answers: ApiFacts, *checks: str, settings: Settings | None = None) -> dict[str, str]:
     inputs = facts(api=answers, settings=settings or Settings())
     return {
         finding.result.id: finding.result.status.value
@@ -45,7 +45,7 @@ def found(answers: ApiFacts, *checks: str, settings: Settings | None = None) -> 
 def test_the_roles_of_the_base_give_all_rights_that_it_needs_and_no_others() -> None:
     with ApiServer(nodes=(NODE,), roles=ROLES) as api:
         answers = read(api)
-        checks = found(answers, "api-server", "rights", "excess-rights", "crds", "crd-status",
+        checks = findings(answers, "api-server", "rights", "excess-rights", "crds", "crd-status",
                        "node", "clock-skew")  # fmt: skip
         assert set(checks.values()) == {"ok"}, checks
         assert answers.namespace == "xpu-agent"
@@ -77,7 +77,7 @@ def test_an_administrators_rights_are_not_taken_for_the_agents() -> None:
         target = KubeconfigTarget(paths=str(api.kubeconfig))
         reader = ApiReader(target, Settings(), NODE, SystemClock())
         asyncio.run(reader.read({}, PATIENCE_S))
-    assert found(reader.facts, "rights", "excess-rights") == {
+    assert findings(reader.facts, "rights", "excess-rights") == {
         "rights": "ok",
         "excess-rights": "skip",
     }
@@ -87,21 +87,21 @@ def test_a_component_that_settings_switch_on_is_asked_for() -> None:
     settings = Settings(api=ApiSettings(node_condition=True))
     with ApiServer(nodes=(NODE,), roles=ROLES) as api:
         answers = read(api, settings)
-    checks = found(answers, "component-rights", settings=settings)
+    checks = findings(answers, "component-rights", settings=settings)
     assert checks == {"component-rights:get nodes": "fail"}
 
 
 def test_a_crd_that_is_absent_is_named() -> None:
     with ApiServer(nodes=(NODE,), roles=ROLES) as api:
         api.remove_crd("devices")
-        checks = found(read(api), "crds", "other-writers")
+        checks = findings(read(api), "crds", "other-writers")
     assert checks == {"crds:Device": "warn", "other-writers": "skip"}
 
 
 @pytest.mark.parametrize("versions", [("v1alpha1",), ("v1alpha2",), ("v1alpha1", "v1alpha2")])
 def test_either_version_of_the_topology_will_do(versions: tuple[str, ...]) -> None:
     with ApiServer(nodes=(NODE,), roles=ROLES, topology_versions=versions) as api:
-        assert found(read(api), "crds") == {"crds": "ok"}
+        assert findings(read(api), "crds") == {"crds": "ok"}
 
 
 def test_another_writer_of_the_device_is_seen_in_its_managed_fields() -> None:
@@ -138,7 +138,7 @@ def test_a_server_that_hangs_makes_checks_skipped_or_failed_and_never_ok(path: s
     with ApiServer(nodes=(NODE,), roles=ROLES) as api:
         api.faults.add(Fault(path=path, hang=True, times=0))
         answers = read(api, deadline_s=0.5)
-        checks = found(answers, "api-server", "rights", "excess-rights")
+        checks = findings(answers, "api-server", "rights", "excess-rights")
     reached = path != "/version"
     assert checks["api-server"] == ("ok" if reached else "fail")
     assert {checks["rights"], checks["excess-rights"]} == {"skip"}
@@ -149,11 +149,11 @@ def test_an_account_that_the_server_does_not_know_is_a_failure_with_its_cause() 
         api.access.users.clear()
         answers = read(api)
     assert "401" in answers.problem
-    assert found(answers, "api-server", "rights") == {"api-server": "fail", "rights": "skip"}
+    assert findings(answers, "api-server", "rights") == {"api-server": "fail", "rights": "skip"}
 
 
 def test_a_server_that_is_away_is_a_failure() -> None:
     with ApiServer(nodes=(NODE,)) as api:
         api.stop()
         answers = read(api)
-        assert found(answers, "api-server", "node") == {"api-server": "fail", "node": "skip"}
+        assert findings(answers, "api-server", "node") == {"api-server": "fail", "node": "skip"}

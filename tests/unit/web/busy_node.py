@@ -38,7 +38,7 @@ from agent.snapshot.self_check import (
     StrategyState,
     StrategyStatus,
 )
-from agent.snapshot.usage import DeviceTrend, LinkTrend, Trend, TrendView
+from agent.snapshot.usage import DeviceTrend, LinkTrafficTrend, Trend, TrendView
 from tests import factory
 from tests.factory import BOOT_S, NOW_S
 
@@ -124,7 +124,9 @@ def device_trend(index: int, links: tuple[str, ...] = ("NVLink", "PCIe")) -> Dev
         temperature_celsius=wave(60, 20, index + 2),
         power_watts=wave(400, 250, index + 3),
         links=tuple(
-            LinkTrend(link=link, sent=wave(4e10, 3e10, index), received=wave(4e10, 3e10, index + 4))
+            LinkTrafficTrend(
+                link=link, sent=wave(4e10, 3e10, index), received=wave(4e10, 3e10, index + 4)
+            )
             for link in links
         ),
     )

@@ -28,7 +28,7 @@ def problems_of(snapshot: NodeSnapshot) -> tuple[Problem, ...]:
     return find_problems(snapshot, RUNBOOK.find, NOW_S, BOOT_S)
 
 
-def shown(*problems: Problem) -> str:
+def render(*problems: Problem) -> str:
     return problems_section(problems, READY)
 
 
@@ -42,7 +42,7 @@ def test_a_failed_card_has_cause_impact_remedy_time_and_the_runbooks_anchor() ->
     snapshot = busy_snapshot(4, pods=8)
     infos = tuple(one.info for one in snapshot.devices.value.devices)
     inventory = replace(vendor.inventory, value=Inventory(vendor="nvidia", devices=infos))
-    page = shown(*problems_of(replace(snapshot, vendors=(replace(vendor, inventory=inventory),))))
+    page = render(*problems_of(replace(snapshot, vendors=(replace(vendor, inventory=inventory),))))
     first = page[: page.index("</li>")]
     for words in (
         "critical</span> GPU 2: the GPU has fallen off the bus",
@@ -67,31 +67,31 @@ def test_equal_causes_of_several_devices_are_one_item_with_all_names() -> None:
     (group,) = group_problems(problems)
     assert group.names == f"{', '.join(names[:8])} and 2 more"
     assert group.since_s == BOOT_S - 9
-    assert shown(*problems).count("<li ") == 1
+    assert render(*problems).count("<li ") == 1
 
 
 def test_different_messages_of_one_cause_name_their_subjects() -> None:
     one = card_problem()
     other = replace(one, subject="b", name="GPU 7", message="power is off")
-    page = shown(one, other)
+    page = render(one, other)
     assert "<p>GPU 2: GPU has fallen off the bus</p><p>GPU 7: power is off</p>" in page
 
 
 def test_more_causes_than_fit_are_counted_and_linked() -> None:
     one = card_problem()
-    page = shown(*(replace(one, reason=f"Reason{index}") for index in range(MAX_GROUPS + 3)))
+    page = render(*(replace(one, reason=f"Reason{index}") for index in range(MAX_GROUPS + 3)))
     assert page.count("<li ") == MAX_GROUPS
     assert '<a href="/api/v1/problems">3 more kinds of problems, as JSON</a>' in page
 
 
 def test_changes_are_announced_and_ages_are_not() -> None:
-    page = shown(card_problem())
+    page = render(card_problem())
     assert 'aria-live="polite"' in page
     assert " ago" not in page
 
 
 def test_without_problems_the_page_says_so_unless_the_agent_is_not_ready() -> None:
-    assert "Nothing is wrong that the agent can see." in shown()
+    assert "Nothing is wrong that the agent can see." in render()
     late = SelfCheckReport((SelfCheck(name="loop:collect", ok=False),))
     section = problems_section((), late)
     assert "Nothing is wrong" not in section
@@ -100,10 +100,10 @@ def test_without_problems_the_page_says_so_unless_the_agent_is_not_ready() -> No
 
 def test_names_in_backticks_are_code_and_nothing_becomes_markup() -> None:
     one = replace(card_problem(), remedy=f"see `xpu-agent devices` {HOSTILE}", message=HOSTILE)
-    page = shown(one)
+    page = render(one)
     assert "See <code>xpu-agent devices</code> &lt;script&gt;" in page
     assert HOSTILE not in page
-    assert "`" in shown(replace(one, remedy="an odd ` backtick"))
+    assert "`" in render(replace(one, remedy="an odd ` backtick"))
 
 
 def test_all_problems_are_available_as_json() -> None:
