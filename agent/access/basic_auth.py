@@ -12,12 +12,13 @@ import base64
 import binascii
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import bcrypt
 
 from agent.access.check_queue import CheckQueue
 from agent.access.memory import ExpiringCache, SecretDigest
+from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import BadConfig
 
 MAX_COST = 14  # takes about a second: a scraper does not wait for more
@@ -66,9 +67,7 @@ def parse_basic(authorization: str) -> tuple[bytes, bytes] | None:
 class BasicAuthenticator:
     """Checks user names and passwords. Belongs to the loop thread."""
 
-    def __init__(
-        self, users: Mapping[str, str], monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, users: Mapping[str, str], clock: Clock = SYSTEM_CLOCK) -> None:
         """`users` has the bcrypt hash of each user name."""
         self._users = {name.encode(): text.encode() for name, text in users.items()}
         cost = max((hash_cost(text) or 4 for text in users.values()), default=4)
@@ -76,17 +75,17 @@ class BasicAuthenticator:
         self._nobody = f"$2b${cost:02d}${'.' * 53}".encode()
         self._digest = SecretDigest()
         self._right: ExpiringCache[bytes, bool] = ExpiringCache(
-            monotonic, lifetime_s=REMEMBERED_S, limit=MAX_REMEMBERED
+            clock, lifetime_s=REMEMBERED_S, limit=MAX_REMEMBERED
         )
         self._wrong: ExpiringCache[bytes, bool] = ExpiringCache(
-            monotonic, lifetime_s=WRONG_S, limit=MAX_WRONG
+            clock, lifetime_s=WRONG_S, limit=MAX_WRONG
         )
         self._queue = CheckQueue(
             refill_per_s=CPU_SHARE,
             burst=BURST_S,
             price=USUAL_COST_S,
             wait_s=WAIT_S,
-            monotonic=monotonic,
+            clock=clock,
         )
 
     async def is_right(self, name: bytes, password: bytes, peer: str) -> bool:

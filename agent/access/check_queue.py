@@ -7,12 +7,12 @@ with this node; and it must not keep out a client that has valid ones and waits 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from agent.access.decision import TooManyChecks
+from agent.clock import SYSTEM_CLOCK, Clock
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class CheckQueue:
         price: float,
         wait_s: float,
         running: int = 1,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Start with a full budget; a check pays `price` until its cost is known.
 
@@ -42,12 +42,12 @@ class CheckQueue:
         self._burst = burst
         self._price = price
         self._wait_s = wait_s
-        self._monotonic = monotonic
+        self._clock = clock
         self._slots = asyncio.Semaphore(running)
         self._waiting: Counter[str] = Counter()
         self._checks: set[asyncio.Task[object]] = set()
         self._budget = burst
-        self._refilled_s = monotonic()
+        self._refilled_s = clock.monotonic()
 
     async def run(self, peer: str, check: Callable[[], Awaitable[tuple[T, float]]]) -> T:
         """Return the result of a check, which returns its cost with it.
@@ -96,7 +96,7 @@ class CheckQueue:
 
     async def _wait_for_budget(self) -> None:
         while True:
-            now_s = self._monotonic()
+            now_s = self._clock.monotonic()
             refill = (now_s - self._refilled_s) * self._refill_per_s
             self._budget, self._refilled_s = min(self._burst, self._budget + refill), now_s
             if self._budget > 0:
@@ -108,18 +108,16 @@ class CheckQueue:
 class RequestRate:
     """A token bucket: one request each interval on average, and a burst at once."""
 
-    def __init__(
-        self, interval_s: float, burst: int, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, interval_s: float, burst: int, clock: Clock = SYSTEM_CLOCK) -> None:
         self.interval_s = interval_s
         self.burst = burst
-        self._monotonic = monotonic
+        self._clock = clock
         self._tokens = float(burst)
-        self._filled_s = monotonic()
+        self._filled_s = clock.monotonic()
 
     def admits(self) -> bool:
         """Return whether a request may be answered now, and count it."""
-        now_s = self._monotonic()
+        now_s = self._clock.monotonic()
         added = (now_s - self._filled_s) / self.interval_s
         self._tokens, self._filled_s = min(self.burst, self._tokens + added), now_s
         if self._tokens < 1:

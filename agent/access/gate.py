@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ssl
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from agent.access.basic_auth import BasicAuthenticator, parse_basic
 from agent.access.certificates import ACCEPT, REQUIRE, TlsConfig
@@ -20,6 +19,7 @@ from agent.access.decision import (
 )
 from agent.access.rules import AccessFiles, AccessRules
 from agent.access.token_auth import AccessReviewer, TokenAuthenticator, parse_bearer
+from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import BadConfig
 
 
@@ -30,15 +30,15 @@ class AccessGate:
         self,
         files: AccessFiles,
         reviewer: AccessReviewer | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """`reviewer` checks tokens; raises `BadConfig` if tokens are to be accepted without it."""
         if files.rules.tokens and reviewer is None:
             raise BadConfig("metrics.auth.tokens: needs a cluster, which checks the tokens")
         self.files = files
         self.results: Counter[str] = Counter()
-        self._monotonic = monotonic
-        self._tokens = None if reviewer is None else TokenAuthenticator(reviewer, monotonic)
+        self._clock = clock
+        self._tokens = None if reviewer is None else TokenAuthenticator(reviewer, clock)
         self._rules: AccessRules | None = None
         self._passwords: BasicAuthenticator | None = None
         self._rate: RequestRate | None = None
@@ -116,10 +116,10 @@ class AccessGate:
         if rules is not old:
             if old is None or rules.users != old.users:
                 users = rules.users
-                self._passwords = BasicAuthenticator(users, self._monotonic) if users else None
+                self._passwords = BasicAuthenticator(users, self._clock) if users else None
             if old is None or (rules.interval_s, rules.burst) != (old.interval_s, old.burst):
                 self._rate = (
-                    RequestRate(rules.interval_s, rules.burst, self._monotonic)
+                    RequestRate(rules.interval_s, rules.burst, self._clock)
                     if rules.interval_s
                     else None
                 )

@@ -6,8 +6,10 @@ import hashlib
 import hmac
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Generic, TypeVar
+
+from agent.clock import Clock
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -16,8 +18,8 @@ V = TypeVar("V")
 class ExpiringCache(Generic[K, V]):
     """A cache whose entries expire; the entry that was used least recently makes room."""
 
-    def __init__(self, monotonic: Callable[[], float], *, lifetime_s: float, limit: int) -> None:
-        self._monotonic = monotonic
+    def __init__(self, clock: Clock, *, lifetime_s: float, limit: int) -> None:
+        self._clock = clock
         self._lifetime_s = lifetime_s
         self._limit = limit
         self._entries: OrderedDict[K, tuple[float, V]] = OrderedDict()
@@ -28,7 +30,7 @@ class ExpiringCache(Generic[K, V]):
         if entry is None:
             return None
         until_s, value = entry
-        if self._monotonic() >= until_s:
+        if self._clock.monotonic() >= until_s:
             del self._entries[key]
             return None
         self._entries.move_to_end(key)
@@ -36,7 +38,7 @@ class ExpiringCache(Generic[K, V]):
 
     def put(self, key: K, value: V) -> None:
         """Store a value for the lifetime of this cache."""
-        self._entries[key] = (self._monotonic() + self._lifetime_s, value)
+        self._entries[key] = (self._clock.monotonic() + self._lifetime_s, value)
         self._entries.move_to_end(key)
         while len(self._entries) > self._limit:
             self._entries.popitem(last=False)

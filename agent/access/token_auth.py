@@ -6,8 +6,6 @@ answer of the API server nothing is served.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -15,6 +13,7 @@ import msgspec
 from agent.access.check_queue import CheckQueue
 from agent.access.decision import TokenUser
 from agent.access.memory import ExpiringCache, SecretDigest
+from agent.clock import SYSTEM_CLOCK, Clock
 
 KNOWN_TOKEN_S = 120.0  # a deleted ServiceAccount's token may be accepted for so long
 UNKNOWN_TOKEN_S = 30.0
@@ -60,14 +59,12 @@ def parse_bearer(authorization: str) -> str | None:
 class TokenAuthenticator:
     """Checks tokens with an `AccessReviewer`. Belongs to the loop thread."""
 
-    def __init__(
-        self, reviewer: AccessReviewer, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, reviewer: AccessReviewer, clock: Clock = SYSTEM_CLOCK) -> None:
         self._reviewer = reviewer
         self._digest = SecretDigest()
 
         def cache(lifetime_s: float) -> ExpiringCache[object, object]:
-            return ExpiringCache(monotonic, lifetime_s=lifetime_s, limit=MAX_REMEMBERED)
+            return ExpiringCache(clock, lifetime_s=lifetime_s, limit=MAX_REMEMBERED)
 
         # valid and invalid ones apart: invented tokens must not displace a scraper's
         self._users: ExpiringCache[object, object] = cache(KNOWN_TOKEN_S)
@@ -80,7 +77,7 @@ class TokenAuthenticator:
             price=1.0,
             wait_s=WAIT_S,
             running=RUNNING_REVIEWS,
-            monotonic=monotonic,
+            clock=clock,
         )
 
     async def verdict(self, token: str, path: str, peer: str) -> TokenVerdict:

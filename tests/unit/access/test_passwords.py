@@ -98,7 +98,7 @@ def test_guesses_get_a_small_share_of_the_time_and_one_client_does_not_keep_out_
     clock = ManualClock()
 
     async def test() -> None:
-        passwords = BasicAuthenticator({"u": HASH}, clock.monotonic)
+        passwords = BasicAuthenticator({"u": HASH}, clock)
         assert not await passwords.is_right(b"u", b"guess", "attacker")
         guesses = [
             asyncio.create_task(passwords.is_right(b"u", b"guess %d" % n, "attacker"))

@@ -54,7 +54,7 @@ def run(
         session = await open_session(find_api_target(environment), SystemClock(), environment)
         try:
             reviews = AccessReviews(session, audiences)
-            await test(TokenAuthenticator(reviews, (clock or SystemClock()).monotonic))
+            await test(TokenAuthenticator(reviews, clock or SystemClock()))
         finally:
             await session.close()
 
@@ -210,7 +210,7 @@ def test_invented_tokens_cost_the_api_server_little_and_displace_no_valid_one() 
     reviewer, clock = CountingReviewer(), ManualClock()
 
     async def test() -> None:
-        tokens = TokenAuthenticator(reviewer, clock.monotonic)
+        tokens = TokenAuthenticator(reviewer, clock)
         assert (await tokens.verdict("good", METRICS, "a")).is_allowed
         asking = [
             asyncio.create_task(tokens.verdict(f"bad {n}", METRICS, f"peer {n // 4}"))
