@@ -96,10 +96,11 @@ class DecayingHistogram:
             self._move_reference(at_s)
             age = (at_s - self._reference_s) / self._half_life_s
         weight = 2.0**age
-        bucket = 0
-        if value >= self._first:
-            bucket = int(log(value * _GROWTH / self._first + 1.0) / _LOG_RATIO)
-            bucket = min(bucket, self._last)
+        bucket, first = 0, self._first
+        if value >= first:
+            bucket = int(log(value * _GROWTH / first + 1.0) / _LOG_RATIO)
+            if bucket > self._last:  # noqa: PLR1730 - hundreds of calls of `min` a minute
+                bucket = self._last
         weights = self._weights
         weights[bucket] += weight
         self._total += weight

@@ -33,8 +33,8 @@ class MomentRange(msgspec.Struct, frozen=True):
 class _RingSeries:
     """Values at the table's slots; none is missing in the moments `complete_from` to `end`.
 
-    `end` is the number of the moment after the last value. `floor` is the value above which the
-    last high percentile was searched; nearly always the next one is above it, too.
+    `end` is the number of the moment after the last value. A high percentile is searched among the
+    values from `floor` on, if there are enough of them.
     """
 
     __slots__ = ("complete_from", "end", "floor", "values")
@@ -143,7 +143,7 @@ class SeriesTable:
         which drifts, is nearly sorted already.
         """
         ranked: list[float | None] = []
-        count = rank = 0
+        count = upper = 0  # values of a series, and those of them that are not below the percentile
         series, begin, moments = self._series, window.first, self._moments
         first, last = begin % self.capacity, (window.last - 1) % self.capacity + 1
         is_one_piece = begin < window.last and first < last
@@ -156,19 +156,28 @@ class SeriesTable:
                 and ring.end == moments
                 and ring.complete_from <= begin
             ):
-                values: Sequence[float] = ring.values[first:last]
+                values = ring.values[first:last]
             else:
-                values = self.values(key, window)
+                values = array("d", self.values(key, window))
             if len(values) != count:  # most series have the same number of values
                 count = len(values)
-                rank = percentile_index(count, fraction)
+                upper = count - percentile_index(count, fraction)
             if ring is None or not count:
                 ranked.append(None)
-            elif jumps:
-                value, ring.floor = value_at_rank(values, rank, ring.floor)
-                ranked.append(value)
-            else:
-                ranked.append(sorted(values)[rank])
+                continue
+            if not jumps:
+                high = values.tolist()
+                high.sort()
+                ranked.append(high[-upper])
+                continue
+            floor = ring.floor
+            high = [value for value in values if value >= floor]
+            if len(high) < upper:
+                high = values.tolist()
+            high.sort()
+            ranked.append(high[-upper])
+            # nearly always enough values of the next call are above it
+            ring.floor = high[-3 * upper] if len(high) >= 3 * upper else high[0]
         return ranked
 
     def span_s(self, key: SeriesKey, window: MomentRange) -> float:
@@ -221,21 +230,6 @@ def _float32(value: float) -> float:
 def percentile_index(count: int, percentile: float) -> int:
     """Return max(floor(count x percentile) - 1, 0), multiplied in single precision."""
     return max(int(_float32(_float32(count) * _float32(percentile))) - 1, 0)
-
-
-def value_at_rank(values: Sequence[float], rank: int, floor: float) -> tuple[float, float]:
-    """Return the value at a rank, counted from the smallest, and the floor for the next call.
-
-    Only the values from `floor` on are sorted, unless too few are. None may be NaN.
-    """
-    upper = [value for value in values if value >= floor]
-    below = len(values) - len(upper)
-    if below > rank:
-        upper, below = list(values), 0
-    upper.sort()
-    position = rank - below
-    # twice as many values as are above the rank lie between the floor and the rank
-    return upper[position], upper[max(position - 2 * (len(values) - rank), 0)]
 
 
 def present_values(values: Iterable[float]) -> list[float]:
