@@ -306,8 +306,8 @@ class UsageHistory:
         """Return that percentile of each pod's CPU and memory; of pods that have both."""
         window = self._pods.window(now_s - window_s, now_s)
         names = self._pods.names("pod")
-        cpu_keys = [("pod", uid, "cpu") for uid in names]
-        memory_keys = [("pod", uid, "memory") for uid in names]
+        cpu_keys = (("pod", uid, "cpu") for uid in names)
+        memory_keys = (("pod", uid, "memory") for uid in names)
         cpu = self._pods.percentiles(cpu_keys, window, fraction, jumps=True)
         memory = self._pods.percentiles(memory_keys, window, fraction, jumps=False)
         return {

@@ -108,8 +108,9 @@ class _Model:
             self.since_s = min(self.since_s, at_s)
         self.updated_s = at_s
         cpu, memory, factor = self.cpu, self.memory, self._peak_factor
-        cpu.add(usage[0], at_s)
-        memory.add(usage[1], at_s)
+        cores, size = usage
+        cpu.add(cores, at_s)
+        memory.add(size, at_s)
         # with each sample, while the histograms are in the processor's cache
         cores, size = cpu.percentile(CPU_FRACTION), memory.percentile(MEMORY_FRACTION)
         self.peak = cores * factor, size * factor
@@ -258,9 +259,11 @@ class PeakPredictor:
             model, created_s, request = models.get(pod.uid), pod.created_s, pod.request
             is_warm = created_s is not None and created_s < before_s
             if is_warm and model is not None and model.since_s < before_s:
-                peak = model.peak
+                cores, size = peak = model.peak
                 peaks.append(peak)
-                unused.append(_subtract(request, peak))
+                # as `_subtract`, without a call for each pod
+                cores, size = request[0] - cores, request[1] - size
+                unused.append((cores if cores > 0.0 else 0.0, size if size > 0.0 else 0.0))
             else:
                 unpredicted.append(request)
         return peaks, unused, unpredicted

@@ -143,7 +143,8 @@ class SeriesTable:
         which drifts, is nearly sorted already.
         """
         ranked: list[float | None] = []
-        count = upper = 0  # values of a series, and those of them that are not below the percentile
+        # values of a series, those of them that are not below the percentile, and three times these
+        count = upper = enough = 0
         series, begin, moments = self._series, window.first, self._moments
         first, last = begin % self.capacity, (window.last - 1) % self.capacity + 1
         is_one_piece = begin < window.last and first < last
@@ -162,6 +163,7 @@ class SeriesTable:
             if len(values) != count:  # most series have the same number of values
                 count = len(values)
                 upper = count - percentile_index(count, fraction)
+                enough = 3 * upper
             if ring is None or not count:
                 ranked.append(None)
                 continue
@@ -177,7 +179,7 @@ class SeriesTable:
             high.sort()
             ranked.append(high[-upper])
             # nearly always enough values of the next call are above it
-            ring.floor = high[-3 * upper] if len(high) >= 3 * upper else high[0]
+            ring.floor = high[-enough] if len(high) >= enough else high[0]
         return ranked
 
     def span_s(self, key: SeriesKey, window: MomentRange) -> float:
