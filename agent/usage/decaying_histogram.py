@@ -178,6 +178,9 @@ class DecayingHistogram:
         """Move the reference time to a multiple of the half-life and scale the weights to it."""
         # Go rounds a time half up; Unix time 0 is a multiple of 12 h and of 24 h, too
         reference_s = math.floor(at_s / self._half_life_s + 0.5) * self._half_life_s
+        if not self._total:  # a new pod's: hundreds of them in a minute
+            self._reference_s = reference_s
+            return
         shift = math.floor((self._reference_s - reference_s) / self._half_life_s + 0.5)
         factor = math.pow(2.0, shift)
         self._weights = array("d", [weight * factor for weight in self._weights])
