@@ -64,12 +64,13 @@ class AdminService:
         self._path = ""
         # the listening socket and the identity of its file; it goes on when the start is cancelled
         self._binding: asyncio.Future[BoundSocket] | None = None
-        self._problem = "switched off"
+        self._problem = "the agent is starting"
 
     async def start(self, out: str, view: AgentView) -> None:
         """Listen at the admin socket; a failure is only a failed check."""
         path = socket_path(self._setting, out)
         if path is None:
+            self._problem = "switched off"
             return
         # not on the loop's thread: the folder may be on a file system that hangs
         self._path = path

@@ -130,7 +130,8 @@ def test_the_log_level_changes_while_the_agent_runs(agent: Agent) -> None:
 def test_the_socket_is_for_its_owner_alone(agent: Agent) -> None:
     path = Path(admin_socket(agent))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert "[+] admin-socket" in agent.get("healthz?verbose")[1]
+    # the file is there before the first request can be answered
+    agent.wait_until(lambda: "[+] admin-socket" in agent.get("healthz?verbose")[1], "served")
 
 
 @pytest.mark.root
