@@ -24,7 +24,9 @@ VERSION = 1
 LEDGER_FILE = "ledger.log"  # in `node.state_dir`
 OPERATIONS = ("set", "undone", "gone")
 MAX_LINE = 16 * 1024  # bytes; a longer line is not the agent's
-MAX_OWN_VALUES = 8  # of one entry: the last one, and intermediate ones
+MAX_NEW_VALUES = 8  # that are added to an entry at once: the last one, and intermediate ones
+RECENT_VALUES = 4  # of one entry; the next values that are added leave them in it
+MAX_OWN_VALUES = RECENT_VALUES + MAX_NEW_VALUES
 
 # hierarchies of entries about processes instead of files
 OOM_HIERARCHY, CORE_HIERARCHY = ("oom", "core")
@@ -60,7 +62,7 @@ class LedgerEntry(
     key: str
     owner: str  # the hook
     original: str
-    own_values: tuple[str, ...] = ()  # the newest last; also values between two desired ones
+    own_values: tuple[str, ...] = ()  # also values between two desired ones
 
     @property
     def id(self) -> tuple[str, str, str]:
@@ -68,10 +70,14 @@ class LedgerEntry(
         return self.hierarchy, self.path, self.key
 
     def with_own_values(self, texts: Sequence[str], owner: str = "") -> LedgerEntry:
-        """Return the entry with these values as the newest; a new owner wrote them.
+        """Return the entry with these values, at most `MAX_NEW_VALUES`; a new owner wrote them.
 
-        Of the older ones it has as many as `MAX_OWN_VALUES` allows.
+        It is the same entry if they are among its recent values: a strategy that goes back and
+        forth between a few values adds nothing to the ledger. Of the older values the entry has as
+        many as `MAX_OWN_VALUES` allows, always the one that the file has until the write.
         """
+        if owner in ("", self.owner) and {*texts} <= {*self.own_values[-RECENT_VALUES:]}:
+            return self
         older = [text for text in self.own_values if text not in texts]
         own_values = (*older, *texts)[-MAX_OWN_VALUES:]
         return msgspec.structs.replace(self, owner=owner or self.owner, own_values=own_values)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from agent.cgroup.keys import HIGH
-from agent.cgroup.ledger import MAX_OWN_VALUES, ChangeLedger, LedgerEntry
+from agent.cgroup.ledger import MAX_NEW_VALUES, ChangeLedger, LedgerEntry
 from agent.cgroup.values import CgroupValues
 from agent.cgroup.write_plan import CgroupWrite, DesiredValue
 from agent.errors import HostFileError, ParseError
@@ -121,7 +121,7 @@ def _record(
 
 def _high_levels(used: int, limit: int, high: int) -> Iterator[int]:
     """Yield values for `memory.high`, from below the usage down to the limit."""
-    for number in range(1, MAX_OWN_VALUES + 1):
+    for number in range(1, MAX_NEW_VALUES + 1):
         level = max(used - number * CHUNK_BYTES, limit)
         yield min(level, high)
         if level == limit:

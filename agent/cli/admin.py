@@ -73,7 +73,7 @@ FACTS = {
     "file": {
         "original": "before the agent's first write",
         "owner": "last written by",
-        "own_values": "written by the agent, the newest last",
+        "own_values": "written by the agent",
         "refusal": "not written because",
         "contested": "another program writes it again and again",
     },

@@ -152,7 +152,7 @@ class FileExplanation(msgspec.Struct, frozen=True, kw_only=True):
     requests: tuple[FileRequest, ...] = ()  # the one that is written first
     original: str | None = None  # before the agent's first write; None: the agent never wrote it
     owner: str = ""  # the hook or strategy of the last write
-    own_values: tuple[str, ...] = ()  # the last ones that the agent wrote, the newest last
+    own_values: tuple[str, ...] = ()  # some of the last ones that the agent wrote
     refusal: str = ""  # why it is not written now
     is_contested: bool = False  # another program writes it again and again
     changes: tuple[AuditRecord, ...] = ()  # the last ones, oldest first

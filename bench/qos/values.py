@@ -1,5 +1,7 @@
 """750 files kept at desired values, on this machine's version 1 groups, beside a writer in C.
 
+Changed files get values that they never had, which the ledger records; toggled ones get one of
+three values in turn, as from a strategy that goes back and forth, which are in the ledger already.
 The kernel's part is the same for both. Of unchanged files the agent reads one of several parts in
 each cycle, and so the writer in C counts for that part only. Where no version 1 groups can be made,
 there is no row.
@@ -13,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import CDLL
+from functools import partial
 from pathlib import Path
 
 from agent.cgroup.keys import BURST, MEMORY, CgroupKey
@@ -95,7 +98,7 @@ def c_writer(layout: CgroupLayout, key: CgroupKey) -> Iterator[CDLL | None]:
 
 
 def rows() -> Iterator[Row]:
-    """Yield unchanged and changed files, of a dear and of a cheap kind for the kernel."""
+    """Yield changed, toggled and unchanged files, of a dear and of a cheap kind for the kernel."""
     with version_1() as layout, tempfile.TemporaryDirectory() as folder:
         if layout is None:
             print("qos.values is skipped: no version 1 groups can be made", file=sys.stderr)
@@ -113,23 +116,26 @@ def _rows(
     subject: Subject,
     writer: CDLL | None,
 ) -> Iterator[Row]:
-    sets = itertools.cycle([desired_values(layout, key, step * n) for n in (10, 11, 12)])
-    last = [next(sets)]
+    new_sets = (desired_values(layout, key, step * n) for n in itertools.count(10))
+    toggled_sets = itertools.cycle([next(new_sets) for _ in range(3)])
+    last = [next(toggled_sets)]
 
-    def change() -> float:
+    def change(sets: Iterator[tuple[DesiredValue, ...]]) -> float:
         last[0] = next(sets)
         return cpu_ms(lambda: subject.change(last[0]))
 
     def repeat(work: Callable[[], object], parts: int = 1) -> Callable[[], float]:
         return lambda: cpu_ms(lambda: [work() for _ in range(CYCLES)]) / CYCLES / parts
 
-    changed, unchanged = f"qos_values_changed {key.name}", f"qos_values_unchanged {key.name}"
+    kinds = (("changed", new_sets), ("toggled", toggled_sets))
+    unchanged = f"qos_values_unchanged {key.name}"
     if writer is None:
-        yield compare(changed, "cpu_ms", change)
+        for kind, sets in kinds:
+            yield compare(f"qos_values_{kind} {key.name}", "cpu_ms", partial(change, sets))
         yield compare(unchanged, "cpu_ms", repeat(lambda: subject.cycle(last[0])))
         return
     peer = CWriter(writer)
-    numbers = itertools.count(100)
+    numbers = itertools.count(1000)
 
     def c_change() -> float:
         """Write every file in C; afterwards they have the agent's values again."""
@@ -137,7 +143,9 @@ def _rows(
         peer.write(_number(last[0]))
         return spent_ms
 
-    yield compare(changed, "cpu_ms", change, limit=c_change, gate=gate)
+    for kind, sets in kinds:
+        name = f"qos_values_{kind} {key.name}"
+        yield compare(name, "cpu_ms", partial(change, sets), limit=c_change, gate=gate)
     peer.write(_number(last[0]))
     yield compare(
         unchanged,

@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 from agent.cgroup.ledger import (
     COMPACT_LEAST,
+    MAX_NEW_VALUES,
+    MAX_OWN_VALUES,
     QUARANTINE,
     ChangeLedger,
     LedgerEntry,
@@ -98,10 +100,29 @@ def test_another_boot_has_other_cgroups(path: str) -> None:
 
 
 def test_only_the_newest_values_of_the_agent_are_kept() -> None:
-    entry = replace(ENTRY, own_values=tuple(map(str, range(12, 20))))
-    entry = entry.with_own_values(["14", "3"], "other")
-    assert entry.own_values == ("13", "15", "16", "17", "18", "19", "14", "3")
+    before = tuple(map(str, range(MAX_OWN_VALUES)))
+    entry = replace(ENTRY, own_values=before).with_own_values(["2", "33"], "other")
+    assert entry.own_values == (before[1], *before[3:], "2", "33")
     assert (entry.owner, entry.with_own_values(["4"]).owner) == ("other", "other")
+
+
+def test_values_that_were_written_a_moment_ago_cost_no_line() -> None:
+    entry = replace(ENTRY, own_values=("1", "2", "3", "4", "5"))
+    assert entry.with_own_values(["3", "2"], entry.owner) is entry
+    assert entry.with_own_values(["1"]).own_values == ("2", "3", "4", "5", "1")
+    assert entry.with_own_values(["3"], "other").owner == "other"
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdefghijklmnop"), min_size=1, unique=True), max_size=9))
+def test_the_value_that_a_file_has_until_the_write_stays_in_the_entry(
+    writes: list[list[str]],
+) -> None:
+    entry, current = ENTRY, ""
+    for texts in (texts[:MAX_NEW_VALUES] for texts in writes):
+        entry = entry.with_own_values(texts)
+        assert {*texts} <= {*entry.own_values}
+        assert not current or current in entry.own_values
+        current = texts[-1]
 
 
 def test_a_line_cut_short_at_any_byte_is_cut_off(path: str) -> None:
