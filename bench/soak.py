@@ -21,7 +21,8 @@ from bench.node.monitored_node import monitored_node, open_descriptors
 
 MINUTE_S = 60
 WARM_MINUTES = 45  # half an hour of history; models of pods that are gone last as long
-HOURS = float(os.environ.get("XPU_BENCH_SOAK_HOURS", "1"))
+# the allocator settles for an hour more: in one hour that would look like growth
+HOURS = float(os.environ.get("XPU_BENCH_SOAK_HOURS", "3"))
 PODS_PER_S = 1
 
 
