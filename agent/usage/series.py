@@ -94,8 +94,8 @@ class SeriesTable:
 
     def drop_before(self, oldest_s: float) -> None:
         """Drop the series without a value since that time."""
-        first = self.window(oldest_s, float("inf")).first
-        self.retain(lambda key: self._series[key].end > first)
+        window = self.window(oldest_s, inf)
+        self.retain(lambda key: self._has_values(key, window))
 
     def series_keys(self) -> tuple[SeriesKey, ...]:
         """Return the keys that have a series."""
@@ -212,6 +212,13 @@ class SeriesTable:
             slots = ring.values
             values = slots[first:last] if first < last else slots[first:] + slots[:last]
             yield values, ring.complete_from <= begin  # usually no value is missing
+
+    def _has_values(self, key: SeriesKey, window: MomentRange) -> bool:
+        """Return whether a window that ends now has a value; reading marks its end as missing."""
+        ring = self._series[key]
+        if ring.complete_from < ring.end:
+            return ring.end > window.first
+        return bool(self.values(key, window))
 
     def _time(self, moment: int) -> float:
         return self._times[moment % self.capacity]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from agent.snapshot.inventory import DeviceSample, ProcessSample
 from agent.snapshot.usage import CgroupUsage, NodeUsage, NumaUsage, UsageSample
@@ -113,6 +114,15 @@ def test_a_device_that_is_gone_for_half_an_hour_is_forgotten() -> None:
         history.add(minute * 60.0, SAMPLE)
     report = history.report(32 * 60.0, UsageReportPolicy(aggregate_s=3600))
     assert report.devices == ()
+
+
+def test_a_gone_device_does_not_stay_because_reports_look_for_its_values() -> None:
+    history = UsageHistory(interval_s=60.0)
+    history.add(0.0, SAMPLE, [GPU])
+    for minute in range(1, 40):
+        history.add(minute * 60.0, SAMPLE, [replace(GPU, key="other")] if minute > 35 else ())
+        history.report(minute * 60.0)
+    assert history._node.names("device") == ["other"]
 
 
 @pytest.mark.parametrize("interval_s", [0.5, 1.0, 10.0])
