@@ -68,6 +68,8 @@ class CgroupWriter:
         self.overwrites = OverwriteTracker()
         self._clock = clock
         self.file_states: dict[WriteTarget, FileState] = {}
+        # cgroups that another program resized, until `take_resized`
+        self._resized: set[str] = set()
         self._reclaim_until_s = 0.0
         # by group of values
         self._matched_files: dict[str, _MatchedFiles] = {}
@@ -269,8 +271,22 @@ class CgroupWriter:
         entry = self.ledger.entries.get(self._entry_id(desired))
         if entry is None or entry.inode != self.values.inode(desired.cgroup, key):
             self.adopt(desired, original)
-        else:
+        elif entry.original != key.to_ledger(original):
+            self._resized.add(desired.cgroup)
             self.ledger.set(msgspec.structs.replace(entry, original=key.to_ledger(original)))
+
+    def record_answer(self, desired: DesiredValue) -> None:
+        """Record a desired value as the agent's: the runtime writes it, as it was answered."""
+        entry = self.ledger.entries.get(self._entry_id(desired))
+        if entry is not None and entry.inode == self.values.inode(desired.cgroup, desired.key):
+            values = (*desired.equivalents, desired.value)
+            texts = [desired.key.to_ledger(value) for value in values]
+            self.ledger.set(entry.with_own_values(texts, desired.owner))
+
+    def take_resized(self) -> frozenset[str]:
+        """Return the cgroups that got another original since the last call."""
+        resized, self._resized = frozenset(self._resized), set()
+        return resized
 
     def apply(self, prepared: WritePlan, now_s: float) -> WriteResult:
         """Make the writes; if another group's value conflicts, read and plan again, once."""
@@ -401,6 +417,8 @@ class CgroupWriter:
             return entry
         original = key.to_ledger(current if desired.original is None else desired.original)
         if entry is not None and not is_new:
+            if original != entry.original:
+                self._resized.add(desired.cgroup)
             return msgspec.structs.replace(entry, original=original)
         hierarchy, path, name = file_state.entry_id
         return LedgerEntry(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from agent.cgroup.cpu import WeightFormula
 from agent.clock import Clock
@@ -50,6 +50,15 @@ class PodScan:
     def rescan_all(self) -> None:
         """Recompute all pods, within the budget of the next cycles."""
         self._outdated.update(dict.fromkeys(self._pods))
+
+    def recompute(
+        self, cgroups: Iterable[str], snapshot: NodeSnapshot, version: int, base: RequestedQuota
+    ) -> None:
+        """Recompute these pods at once."""
+        inputs = self.cycle_inputs(snapshot, version, base)
+        for cgroup in cgroups:
+            if cgroup in self._pods:
+                self._update(cgroup, inputs)
 
     def refresh(self, snapshot: NodeSnapshot, version: int, base: RequestedQuota) -> frozenset[str]:
         """Recompute new, changed and prioritized pods, then others within the budget.

@@ -128,9 +128,8 @@ class Reconciler:
         writer, planner = self._open(layout)
         prioritized = self._scan.refresh(snapshot, layout.version, self._requested_quota)
         states = self._scan.desired
+        self._settle_requests(snapshot, layout, writer)
         self._adopt_enforcement(enforcement, writer, planner)
-        if self._requested.settle(states, writer, self._scan.formulas):
-            self._scan.rescan_all()
         notes = self._reports.late_notes(snapshot, states.values(), prioritized)
         directory_plan = self._directories.prepare(snapshot, layout, writer, now_s)
         strategies = [writer.prepare(one.values, now_s, one.owner) for one in enforcement.enforced]
@@ -252,6 +251,18 @@ class Reconciler:
             self._writer = CgroupWriter(values, self.ledger, self._clock)
             self._planner = CgroupWriter(values, ChangeLedger(None, ""), self._clock)
         return self._writer, self._planner
+
+    def _settle_requests(
+        self, snapshot: NodeSnapshot, layout: CgroupLayout, writer: CgroupWriter
+    ) -> None:
+        """Record new requests as originals, and recompute the pods whose originals changed."""
+        states = self._scan.desired
+        if self._requested.settle(states, writer, self._scan.formulas):
+            self._scan.rescan_all()
+        resized = pod_cgroups(writer.take_resized())
+        if resized:
+            self._scan.recompute(resized, snapshot, layout.version, self._requested_quota)
+        self._requested.record_answers(states, writer)
 
     def _adopt_enforcement(
         self, enforcement: EnforcementPlan, writer: CgroupWriter, planner: CgroupWriter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from agent.cgroup import cpu
@@ -31,6 +31,8 @@ class RequestedValues:
         self._new: deque[tuple[str, str, LinuxResources]] = deque(maxlen=MAX_REQUESTED)
         self._renewed: deque[tuple[str, str, LinuxResources]] = deque(maxlen=MAX_REQUESTED)
         self._of: dict[tuple[str, str], LinuxResources] = {}
+        # of containers that were resized in this cycle
+        self._answered: Mapping[tuple[str, str], LinuxResources] = {}
         self._ran: set[str] = set()  # ids of containers in the cycle before
 
     def add(self, uid: str, container: str, requested: LinuxResources) -> None:
@@ -86,25 +88,37 @@ class RequestedValues:
         formulas: Mapping[str, WeightFormula],
     ) -> None:
         """Replace the originals of resized containers by the newly requested values."""
-        renewed = {(uid, name): requested for uid, name, requested in _drain(self._renewed)}
-        if not renewed:
-            return
-        for state in states.values():
-            for container in state.managed_pod.containers:
-                requested = renewed.get((state.managed_pod.pod.uid, container.name), NO_RESOURCES)
-                for desired in state.writes if requested != NO_RESOURCES else ():
-                    if desired.cgroup == container.cgroup and _has_field(requested, desired):
-                        with suppress(
-                            ParseError
-                        ):  # an invalid request: the runtime will refuse it too
-                            writer.replace_original(
-                                desired, _requested_value(desired, requested, writer, formulas)
-                            )
+        self._answered = {(uid, name): requested for uid, name, requested in _drain(self._renewed)}
+        for desired, requested in _requested_fields(states, self._answered):
+            with suppress(ParseError):  # an invalid request: the runtime will refuse it too
+                writer.replace_original(
+                    desired, _requested_value(desired, requested, writer, formulas)
+                )
+
+    def record_answers(self, states: Mapping[str, DesiredState], writer: CgroupWriter) -> None:
+        """Record the values that the runtime writes to resized containers as the agent's.
+
+        `states` follow from the new requests, as the answers to the runtime did.
+        """
+        for desired, _ in _requested_fields(states, self._answered):
+            writer.record_answer(desired)
 
 
 def _drain(queue: deque[tuple[str, str, LinuxResources]]) -> list[tuple[str, str, LinuxResources]]:
     """Empty a queue that other threads fill."""
     return [queue.popleft() for _ in range(len(queue))]
+
+
+def _requested_fields(
+    states: Mapping[str, DesiredState], requests: Mapping[tuple[str, str], LinuxResources]
+) -> Iterator[tuple[DesiredValue, LinuxResources]]:
+    """Yield the desired values of files that these requests of containers name."""
+    for state in states.values() if requests else ():
+        for container in state.managed_pod.containers:
+            requested = requests.get((state.managed_pod.pod.uid, container.name), NO_RESOURCES)
+            for desired in state.writes if requested != NO_RESOURCES else ():
+                if desired.cgroup == container.cgroup and _has_field(requested, desired):
+                    yield desired, requested
 
 
 def _has_field(requested: LinuxResources, desired: DesiredValue) -> bool:

@@ -336,3 +336,37 @@ def test_a_quota_that_was_scaled_at_creation_is_not_scaled_again(groups: RealGro
     scene.modes["cpu_normalization"] = "off"
     scene.cycle()
     assert groups.get(scene.container, "cpu.cfs_quota_us") == "200000"
+
+
+def scaled_scene(groups: RealGroups) -> Scene:
+    """Return a node whose CPUs do 1.2 times the work, with a container of two CPUs."""
+    scene = Scene(groups, NormalizationHook(NodeRatio()))
+    node = NodeView(name="node", uid="node", annotations=((RATIO, "1.2"),))
+    scene.renew(cluster=ClusterView(node=SnapshotPart(node, 1.0)))
+    groups.put(scene.container, "cpu.cfs_quota_us", "200000")
+    scene.cycle()
+    assert groups.get(scene.container, "cpu.cfs_quota_us") == "166667"
+    return scene
+
+
+def test_a_scaled_quota_follows_a_resize_that_the_hooks_answered(groups: RealGroups) -> None:
+    scene = scaled_scene(groups)
+    groups.put(scene.container, "cpu.cfs_quota_us", "250000")  # as the runtime was answered
+    scene.reconciler.record_request(UID, "app", LinuxResources(quota_us=300000), runs=True)
+    assert [scene.cycle().written for _ in range(3)] == [0, 0, 0]
+    assert groups.get(scene.container, "cpu.cfs_quota_us") == "250000"
+    scene.modes["cpu_normalization"] = "off"
+    scene.cycle()
+    assert groups.get(scene.container, "cpu.cfs_quota_us") == "300000"
+
+
+def test_a_scaled_quota_follows_a_resize_that_went_past_the_hooks(groups: RealGroups) -> None:
+    scene = scaled_scene(groups)
+    groups.put(scene.container, "cpu.cfs_quota_us", "300000")
+    scene.cycle()
+    scene.cycle()
+    assert groups.get(scene.container, "cpu.cfs_quota_us") == "250000"
+    assert scene.cycle().written == 0
+    scene.modes["cpu_normalization"] = "off"
+    scene.cycle()
+    assert groups.get(scene.container, "cpu.cfs_quota_us") == "300000"
