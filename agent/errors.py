@@ -28,7 +28,8 @@ class ParseError(AgentError, ValueError):
     """Text that does not conform to its format; the message has a short, safe extract of it."""
 
     def __init__(self, name: str, text: str) -> None:
-        super().__init__(f"bad {name}: {text[:MAX_EXTRACT]!r}")
+        extract = f": {text[:MAX_EXTRACT]!r}" if text else ""
+        super().__init__(f"bad {name}{extract}")
 
 
 class HostFileError(AgentError):

@@ -215,7 +215,8 @@ def doctor(arguments: argparse.Namespace) -> int:
         try:
             write_bundle(arguments.bundle, files, time.time())
         except OSError as error:
-            raise BundleWriteError(f"{arguments.bundle}: {error.strerror}") from error
+            remedy = "name a file that can be written with --bundle"
+            raise BundleWriteError(f"{arguments.bundle}: {error.strerror}; {remedy}") from error
     results = [finding.result for finding in findings]
     status = (
         ExitStatus.PROBLEM_FOUND if is_bad_news(results, strict=arguments.strict) else ExitStatus.OK

@@ -36,5 +36,5 @@ def pod_list_file(arguments: argparse.Namespace) -> PodListFile | None:
     pods = PodListFile(arguments.pods)
     pods.read()
     if pods.error:
-        raise BadConfig(f"--pods {pods.error}")
+        raise BadConfig(f"--pods {pods.error}; name a kubelet's PodList in JSON or YAML")
     return pods

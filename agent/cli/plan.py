@@ -102,7 +102,8 @@ def read_slo_file(path: str) -> NodeSloView:
             raise BadConfig(f"--slo {path}: more than {MAX_SLO_BYTES} bytes")
         document = decode_yaml(data, MAX_DEPTH)  # JSON is YAML
     except OSError as error:
-        raise BadConfig(f"--slo {path}: {error.strerror}") from error
+        remedy = "name a NodeSLO in JSON or YAML that this user can read"
+        raise BadConfig(f"--slo {path}: {error.strerror}; {remedy}") from error
     except ValueError as error:
         raise BadConfig(f"--slo {path}: {str(error)[:200]}") from error
     if not isinstance(document, dict) or not ("spec" in document or "kind" in document):

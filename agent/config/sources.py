@@ -28,6 +28,7 @@ def decode_settings(data: object, vendors: Iterable[VendorDescription] = ()) -> 
 
 ENVIRONMENT_PREFIX = "XPU_AGENT_"
 MAX_FILE_BYTES = 1 << 20
+NAME_A_FILE = "name a settings file that this user can read"
 DEFAULT_FILE = Path("/etc/xpu-agent/config.yaml")
 
 
@@ -44,7 +45,7 @@ def read_settings_file(path: Path) -> Mapping[str, object]:
         with path.open("rb") as file:
             text = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise BadConfig(f"{path}: {error.strerror}") from error
+        raise BadConfig(f"{path}: {error.strerror}; {NAME_A_FILE}") from error
     if len(text) > MAX_FILE_BYTES:
         raise BadConfig(f"{path}: larger than {MAX_FILE_BYTES} bytes")
     try:

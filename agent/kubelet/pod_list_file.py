@@ -6,7 +6,7 @@ import logging
 import os
 from pathlib import Path
 
-from agent.errors import HostFileError, ParseError
+from agent.errors import ParseError
 from agent.snapshot.pod import PodView
 from agent.wire_formats.plain_yaml import decode_yaml
 from agent.wire_formats.pod import decode_pod_list, pod_list_from_data
@@ -63,7 +63,7 @@ class PodListFile:
                 fields = {"path": self._path, "left_out": self.malformed_count}
                 log.warning("malformed_pods", extra=fields)
         except OSError as failure:
-            error, self._last_stamp = str(HostFileError(self._path, failure.errno or 0)), None
+            error, self._last_stamp = f"{self._path}: {failure.strerror}", None
         except ParseError as failure:
             error = f"{self._path}: {failure}"
         self.error = error

@@ -54,7 +54,8 @@ def open_host(path: str | None) -> HostSource:
         return _open_folder(location)
     if location.is_file():
         return _open_archive(location)
-    raise NotAHost(f"{path}: no such folder or archive")
+    remedy = "name a recording, or a folder or tar archive with sys/ and proc/ in it"
+    raise NotAHost(f"{path}: no such folder or archive; {remedy}")
 
 
 def _open_folder(location: Path) -> HostSource:

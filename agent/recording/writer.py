@@ -107,7 +107,8 @@ def save_recording(out: Path, files: Mapping[str, bytes]) -> None:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
-        raise RecordingError(f"{out}: cannot be written: {error.strerror}") from error
+        remedy = "choose a name in a folder that can be written"
+        raise RecordingError(f"{out}: cannot be written: {error.strerror}; {remedy}") from error
 
 
 def recording_header(host: HostSource, *, pseudonymised: bool) -> dict[str, str]:

@@ -474,7 +474,8 @@ class _NodeDocument(msgspec.Struct):
 def load_cluster(folder: Path, cluster: SimulatedCluster) -> None:
     """Add all objects of a folder's YAML and JSON files; raise `ClusterFilesError`."""
     if not folder.is_dir():
-        raise ClusterFilesError(f"{folder}: no such folder")
+        remedy = "name a folder of YAML or JSON files with Nodes, Devices and Pods"
+        raise ClusterFilesError(f"{folder}: no such folder; {remedy}")
     files = sorted(path for path in folder.rglob("*") if path.suffix in (".yaml", ".yml", ".json"))
     if not files:
         raise ClusterFilesError(f"{folder}: no .yaml, .yml or .json file in it")
@@ -494,7 +495,8 @@ def load_documents(path: Path) -> Iterator[Mapping[str, object]]:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ClusterFilesError(f"{path}: {error.strerror}") from error
+        remedy = "name a YAML or JSON file that this user can read"
+        raise ClusterFilesError(f"{path}: {error.strerror}; {remedy}") from error
     if len(data) > MAX_FILE_BYTES:
         raise ClusterFilesError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB")
     try:

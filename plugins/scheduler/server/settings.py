@@ -147,7 +147,8 @@ def load_settings(path: str) -> SchedulerSettings:
         with Path(path).open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise BadConfig(f"{path}: {error.strerror}") from error
+        remedy = "name a settings file that this user can read"
+        raise BadConfig(f"{path}: {error.strerror}; {remedy}") from error
     if len(data) > MAX_FILE_BYTES:
         raise BadConfig(f"{path}: larger than {MAX_FILE_BYTES} bytes")
     try:

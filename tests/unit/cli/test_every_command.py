@@ -7,6 +7,7 @@ import gc
 import importlib
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -23,6 +24,8 @@ from tests.unit.cli.commands import COMMANDS, Command, takes_value
 
 every_command = pytest.mark.parametrize("command", COMMANDS, ids=str)
 MAX_LINE = 400  # characters that a person reads
+FILE_OPTIONS = ("host", "config", "pods", "slo", "file", "cluster", "pod")
+ERRNO_NAME = re.compile(r"\bE[A-Z]{3,}\b")
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +148,28 @@ def test_a_file_that_is_none_is_one_line(
             assert len(text) <= MAX_LINE + len(path)
 
 
+@every_command
+def test_a_missing_file_or_folder_is_named_with_the_reason_and_what_to_do(
+    command: Command, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "some" / "cluster").mkdir(parents=True)
+    (tmp_path / "some" / "cluster" / "nodes.yaml").write_bytes(b"")
+    missing = str(tmp_path / "none")
+    for action in command.inputs:
+        if action.dest not in FILE_OPTIONS:
+            continue
+        words = command.arguments("some/cluster", action, missing)  # also a pod's full name
+        if str(command) == "xpu-agent run":
+            words += ["--standalone", "--once"]
+        command.main(words)
+        _, text = capfd.readouterr()
+        reason, separator, remedy = text.partition(missing)[2].partition("; ")
+        assert "no such" in reason.lower(), (action.dest, text)
+        assert separator
+        assert len(remedy.split()) > 2, (action.dest, text)
+        assert not ERRNO_NAME.search(text.replace(missing, "")), (action.dest, text)
+
+
 @pytest.mark.parametrize(
     "url", ["", "a", "http:/a", "https://a b", "https://a\nb", "https://a:99999", "ftp://a"]
 )
@@ -190,7 +215,8 @@ def test_an_output_that_cannot_be_made_is_one_line_and_status_3(
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "host" / "sys").mkdir(parents=True)
     for action in command.outputs:
-        words = command.arguments("x", action, str(tmp_path / "file" / "below"))
+        path = str(tmp_path / "file" / "below")
+        words = command.arguments("x", action, path)
         if command.words == ("run",):
             words += ["--standalone", "--once"]
         status = command.main([*words, "--host", str(tmp_path / "host")])
@@ -200,6 +226,7 @@ def test_an_output_that_cannot_be_made_is_one_line_and_status_3(
             assert {json.loads(line)["event"] for line in text.splitlines()} == {"publish_failed"}
         else:
             check_one_line(command, status, text, 3)
+            assert "; " in text.partition(path)[2]  # after it stands what to do
 
 
 @every_command
