@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import NotSupported
-from agent.snapshot.device import Health, HealthState
+from agent.snapshot.device import DEGRADED, DeviceCondition, Health, HealthState
 from agent.snapshot.inventory import DeviceEvent
 from plugins.vendors.cambricon.library import codes
 from plugins.vendors.cambricon.library.card import CndevCard, MluStatus
@@ -87,6 +87,28 @@ def _rank(reason: str) -> int:
 def _incident_words(status: MluStatus) -> str:
     texts = [text or INCIDENTS.get(code, f"incident {code}") for code, text in status.incidents[:3]]
     return ": " + ", ".join(texts) if texts else ""
+
+
+# state of a repair of memory -> (reason, message), the gravest first
+_MEMORY_FAULTS: dict[str, tuple[str, str]] = {
+    "failed": ("RepairFailed", "memory could not be repaired"),
+    "pending": ("RepairPending", "memory is repaired at the next reset of the card"),
+    "retirement_pending": (
+        "PageRetirementPending",
+        "memory pages are retired at the next reset of the card",
+    ),
+}
+
+
+def memory_conditions(repairs: Mapping[str, bool]) -> tuple[DeviceCondition, ...]:
+    """Return the condition `Degraded` of a card by the states of its memory's repair."""
+    faults = [fault for state, fault in _MEMORY_FAULTS.items() if repairs.get(state)]
+    if not faults:
+        return ()
+    reason, message = faults[0]
+    also = ", ".join(other for other, _ in faults[1:])
+    text = f"{message}; also {also}" if also else message
+    return (DeviceCondition(type=DEGRADED, status=True, reason=reason, message=text),)
 
 
 def judge_failed_calls(calls: int, code: int) -> Health | None:

@@ -10,6 +10,7 @@ NAME = "cambricon"
 UNKNOWN_INCIDENT = "Incident1"
 _SUPPORT = "drain the card, and ask the vendor's support"
 _RESET = "reset the card (`cnmon reset -c CARD`) when nothing runs on it"
+_AT_RESET = "reset the card at the next maintenance: `cnmon reset -c CARD` when nothing runs on it"
 _LOOK, _NONE = RecommendedAction.LOOK, RecommendedAction.NONE
 _DRAIN = RecommendedAction.DRAIN_AND_RESET
 _DRIVER, _PROCESSOR = FaultCategory.DRIVER, FaultCategory.PROCESSOR
@@ -143,6 +144,32 @@ REASONS = entry_table(
         "The card is not allocated as a whole.",
         "nothing: the card is cut into instances",
         _NONE,
+    ),
+    *(
+        RunbookEntry(reason, title, meaning, STAYS_IN_SERVICE, remedy, action, FaultCategory.MEMORY)
+        for reason, title, meaning, remedy, action in (
+            (
+                "RepairFailed",
+                "memory could not be repaired",
+                "The driver could not replace faulty memory. The card's health report is good.",
+                _SUPPORT,
+                RecommendedAction.REPLACE,
+            ),
+            (
+                "RepairPending",
+                "memory is repaired at the next reset",
+                "The driver has a repair of faulty memory waiting.",
+                _AT_RESET,
+                RecommendedAction.RESET,
+            ),
+            (
+                "PageRetirementPending",
+                "memory pages are retired at the next reset",
+                "Faulty pages are taken out of use after the next reset.",
+                _AT_RESET,
+                RecommendedAction.RESET,
+            ),
+        )
     ),
     _incident(1, "an incident without a known kind", _SUPPORT, _LOOK),
     _incident(3, "a program or the card failed (Xid)", _RESET, _DRAIN),

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import AgentError, HostFileError, LibraryReplaced, ParseError
 from agent.host.kernel import read_boot_id
-from agent.snapshot.device import DeviceLink, Health, HealthState, VendorDevice
+from agent.snapshot.device import DeviceCondition, DeviceLink, Health, HealthState, VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import (
     DeviceEvent,
@@ -35,8 +35,14 @@ from plugins.vendors.cambricon.discovery.descriptions import (
 )
 from plugins.vendors.cambricon.discovery.links import find_links, group_cards, ring_pairs
 from plugins.vendors.cambricon.discovery.sysfs import describe_function, find_cards
-from plugins.vendors.cambricon.health import XidWatch, judge_failed_calls, judge_status
+from plugins.vendors.cambricon.health import (
+    XidWatch,
+    judge_failed_calls,
+    judge_status,
+    memory_conditions,
+)
 from plugins.vendors.cambricon.kubelet import MIM_MODE_REASON
+from plugins.vendors.cambricon.library import meters
 from plugins.vendors.cambricon.library.card import MIB, CndevCard, MluStatus, open_cards
 from plugins.vendors.cambricon.library.cndev import Cndev, card_name, locate_cndev
 from plugins.vendors.cambricon.library.codes import BAD_LINK, GARBLED, NOT_LOADED, CndevFault
@@ -168,7 +174,11 @@ class CambriconSession:
                 card, device, failed_calls=before.failed_calls if before else 0
             )
             last_health = before.device.health if before else _HEALTH_UNKNOWN
-            entry.device = replace(device, health=self._check_health(entry) or last_health)
+            entry.device = replace(
+                device,
+                health=self._check_health(entry) or last_health,
+                conditions=_read_conditions(card, before),
+            )
             self._calls.assign(card_name(index), device.key)
             entry.remotes = remotes[device.key] = _linked_uuids(card, before)
             uuids[(device.uuid or "").removeprefix("MLU-")] = device.key
@@ -305,6 +315,14 @@ class CambriconSession:
             self._discovered.clear()
             self._sampler.close()
             cndev.close()
+
+
+def _read_conditions(card: CndevCard, before: _DiscoveredMlu | None) -> tuple[DeviceCondition, ...]:
+    """Return the conditions of a card's memory; the last ones if they cannot be read now."""
+    repairs = {state: value > 0 for (state,), value in meters.read_repair_states(card)}
+    if before is not None and not repairs:
+        return before.device.conditions
+    return memory_conditions(repairs)
 
 
 def _linked_uuids(card: CndevCard, before: _DiscoveredMlu | None) -> tuple[str, ...]:

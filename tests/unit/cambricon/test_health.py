@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.snapshot.device import HealthState
+from agent.runbook.entry import FaultCategory, RecommendedAction
+from agent.snapshot.device import DEGRADED, HealthState
 from plugins.vendors.cambricon.health import judge_failed_calls, judge_status
 from plugins.vendors.cambricon.library.card import MluStatus
+from plugins.vendors.cambricon.runbook import CambriconRunbook
 from tests.unit.cambricon.cards import machine, session, stub_of, tree_of
 
 GOOD: dict[str, Any] = {"health": 1, "device": 1, "driver": 4, "compute": 0}
@@ -155,3 +157,54 @@ def test_after_a_new_load_of_the_driver_xids_are_requested_again(tmp_path: Path)
         assert child.wait_event().key == "0000:1b:00.0"
     assert stub.counts()["cndevEventHandleCreate"] == 3  # the second one failed
     assert stub.counts()["cndevRegisterEvents"] == 4
+
+
+@pytest.mark.parametrize(
+    ("memory", "reason", "action"),
+    [
+        ("mlu.0.repair 0:1:0", "RepairPending", RecommendedAction.RESET),
+        ("mlu.0.repair 1:0:0", "PageRetirementPending", RecommendedAction.RESET),
+        ("mlu.0.repair 1:1:1", "RepairFailed", RecommendedAction.REPLACE),
+    ],
+)
+def test_a_repair_of_memory_that_waits_or_failed_is_a_fault_of_a_card_in_service(
+    tmp_path: Path, memory: str, reason: str, action: RecommendedAction
+) -> None:
+    stub = stub_of(tmp_path, *machine(2), memory)
+    with session(stub, tree_of(tmp_path, 2)) as child:
+        faulty, good = child.discover().devices
+    assert faulty.health.state is HealthState.HEALTHY
+    (condition,) = faulty.conditions
+    assert (condition.type, condition.status, condition.reason) == (DEGRADED, True, reason)
+    entry = CambriconRunbook().find(condition.reason, condition.message)
+    assert entry is not None
+    assert (entry.category, entry.action) == (FaultCategory.MEMORY, action)
+    assert good.conditions == ()
+
+
+def test_the_repair_of_an_older_driver_is_read_from_the_remapped_rows(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(1), "mlu.0.rows 4:1:2:0", without=("cndevGetRepairStatus",))
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        (device,) = child.discover().devices
+        (sample,) = child.sample()
+    assert [condition.reason for condition in device.conditions] == ["RepairPending"]
+    repairs = {
+        reading.labels: reading.value
+        for reading in sample.readings
+        if reading.family == "xpu_mlu_memory_repair"
+    }
+    assert repairs == {("pending",): 1, ("failed",): 0}
+
+
+def test_a_pending_repair_stays_while_it_cannot_be_read_and_ends_with_the_reset(
+    tmp_path: Path,
+) -> None:
+    stub = stub_of(tmp_path, *machine(1), "mlu.0.repair 0:1:0")
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        child.discover()
+        stub.add("call.cndevGetRepairStatus.ret 7")
+        (unread,) = child.discover().devices
+        stub.play(*machine(1), "mlu.0.repair 0:0:0")
+        (repaired,) = child.discover().devices
+    assert [condition.reason for condition in unread.conditions] == ["RepairPending"]
+    assert repaired.conditions == ()

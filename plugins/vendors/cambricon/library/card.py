@@ -123,6 +123,10 @@ class CndevCard:
         """Return whether a call returned a valid result, which may be empty, in this round."""
         return call_name not in self.faults and call_name not in self._unsupported | self._suspended
 
+    def is_unsupported(self, call_name: str) -> bool:
+        """Return whether the library or the driver lacks a call."""
+        return call_name in self._unsupported
+
     def call(self, call_name: str, call: Callable[[], T]) -> T | None:
         """Run a call; if the handle is stale, get a new one and try again once."""
         if call_name in self._unsupported:

@@ -393,7 +393,8 @@ def read_remapped_rows(card: CndevCard) -> Labelled:
 
 def read_repair_states(card: CndevCard) -> Labelled:
     """Yield (state, 0 or 1): whether a repair or a retirement of memory is pending, or failed."""
-    record = card.read("cndevGetRepairStatus", "Repair")
+    symbol = "cndevGetRepairStatus"
+    record = card.read(symbol, "Repair")
     if record is not None:
         for member, state in (
             ("pending", "pending"),
@@ -403,6 +404,12 @@ def read_repair_states(card: CndevCard) -> Labelled:
             flag = getattr(record, member)
             if card.is_possible(f"repair {state}", flag, FLAG):
                 yield (state,), float(flag)
+    elif card.is_unsupported(symbol):  # drivers before 6.0.3 count the rows
+        rows = card.read("cndevGetRemappedRows", "Rows")
+        for state in ("pending", "failed") if rows is not None else ():
+            count = getattr(rows, state)
+            if card.is_possible(f"repair {state}", count, ROWS):
+                yield (state,), float(count > 0)
 
 
 def read_retired_pages(card: CndevCard) -> Labelled:
