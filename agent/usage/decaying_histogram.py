@@ -111,6 +111,10 @@ class DecayingHistogram:
             self._highest = max(self._highest, bucket)
             self._forget_percentile()
 
+    def move_samples(self, seconds: float) -> None:
+        """Add so many seconds to the times of all samples: the clock was set by as much."""
+        self._reference_s += seconds
+
     def percentile(self, fraction: float) -> float:
         """Return the end of the bucket below which that fraction of the weight lies; 0 if empty.
 

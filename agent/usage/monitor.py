@@ -490,7 +490,7 @@ class UsageMonitor:
         policy = report_policy(self._settings, metric_policy)
         report = self._history.report(now_s, policy)
         if self._peaks is not None:
-            prediction = self._peaks.predict(self._store.current, self._clock.wall())
+            prediction = self._peaks.predict(self._store.current, now_s, self._clock.wall())
             report = replace(report, prediction=prediction)
         self._history.set_pod_window(policy.aggregate_s)  # it may drop values, so it comes last
         self._store.put(report=SnapshotPart(report, now_s))

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 TRAINING_INTERVAL_S = 60.0
 SAMPLE_FRACTION = 0.9  # the percentile of a minute that is its sample
 CHECKPOINT_INTERVAL_S = 600.0
+CLOCK_STEP_S = 10.0  # more than daemons move the clock by in a minute without setting it
 FILE_NAME = "prediction.json"
 MAX_FILE = 32 << 20
 
@@ -59,6 +60,7 @@ class PeakMonitor:
         self._path = str(Path(folder, FILE_NAME)) if folder else ""
         self.due_s = float("-inf")  # monotonic time of the next training
         self._stored_s: float | None = None  # None before the first call
+        self._clock_offset_s: float | None = None  # of Unix time to the monotonic clock
 
     def train(
         self, history: UsageHistory, pods: Iterable[PodView], now_s: float, wall_s: float
@@ -68,6 +70,7 @@ class PeakMonitor:
         `now_s` is monotonic, and `due_s` or later.
         """
         self.due_s = now_s + TRAINING_INTERVAL_S
+        self._follow_clock(now_s, wall_s)
         if self._stored_s is None:
             self._stored_s = now_s
             self._restore(wall_s)
@@ -82,11 +85,19 @@ class PeakMonitor:
             self._stored_s = now_s
             self._store()
 
-    def predict(self, snapshot: NodeSnapshot, wall_s: float) -> Prediction:
+    def predict(self, snapshot: NodeSnapshot, now_s: float, wall_s: float) -> Prediction:
         """Return what is predicted of the pods in the snapshot."""
+        self._follow_clock(now_s, wall_s)
         node = snapshot.cluster.node.value
         allocatable = raw_allocatable(node) if node is not None else None
         return self._predictor.predict(map(pod_demand, snapshot.pods.value), allocatable, wall_s)
+
+    def _follow_clock(self, now_s: float, wall_s: float) -> None:
+        """Move the samples with the clock if it was set, or the machine was suspended."""
+        offset_s, previous_s = wall_s - now_s, self._clock_offset_s
+        self._clock_offset_s = offset_s
+        if previous_s is not None and abs(offset_s - previous_s) >= CLOCK_STEP_S:
+            self._predictor.move_samples(offset_s - previous_s)
 
     def _store(self) -> None:
         if self._path:

@@ -18,6 +18,7 @@ from agent.snapshot.usage import PredictedUsage, Prediction, ResourceUsage
 from agent.usage.decaying_histogram import (
     CPU_CORES,
     MEMORY_BYTES,
+    MIN_HALF_LIVES,
     DecayingHistogram,
     HistogramCheckpoint,
 )
@@ -77,7 +78,7 @@ class ModelCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
         return all(
             saved.bucket_weights
             and MIN_TOTAL_WEIGHT <= saved.total_weight <= MAX_TOTAL_WEIGHT
-            and saved.reference_timestamp <= self.last_updated + 2 * half_life_s
+            and saved.reference_timestamp <= self.last_updated - MIN_HALF_LIVES * half_life_s
             for saved, half_life_s in pairs
         )
 
@@ -104,8 +105,6 @@ class _Model:
         self.peak: Amounts = (0.0, 0.0)
 
     def add(self, usage: Amounts, at_s: float) -> None:
-        if at_s < self.updated_s:  # the clock was set back
-            self.since_s = min(self.since_s, at_s)
         self.updated_s = at_s
         cpu, memory, factor = self.cpu, self.memory, self._peak_factor
         cores, size = usage
@@ -114,6 +113,13 @@ class _Model:
         # with each sample, while the histograms are in the processor's cache
         cores, size = cpu.percentile(CPU_FRACTION), memory.percentile(MEMORY_FRACTION)
         self.peak = cores * factor, size * factor
+
+    def move_samples(self, seconds: float) -> None:
+        """Add so many seconds to the times of all samples."""
+        self.since_s += seconds
+        self.updated_s += seconds
+        self.cpu.move_samples(seconds)
+        self.memory.move_samples(seconds)
 
     def restore(self, saved: ModelCheckpoint) -> None:
         """Take over the histograms; raise `ValueError` if one cannot be of this model."""
@@ -160,6 +166,15 @@ class PeakPredictor:
         oldest_s = now_s - EXPIRY_S
         for entity in [key for key, model in self._models.items() if model.updated_s < oldest_s]:
             del self._models[entity]
+
+    def move_samples(self, seconds: float) -> None:
+        """Add so many seconds to the times of all samples: the clock was set by as much.
+
+        Else samples of a clock that was days ahead would outweigh all others for days, and a model
+        would count as old because the clock was set ahead.
+        """
+        for model in self._models.values():
+            model.move_samples(seconds)
 
     def predict(
         self, pods: Iterable[PodDemand], allocatable: Amounts | None, now_s: float

@@ -48,18 +48,18 @@ class Measured:
         self.monitor = PeakMonitor(settings, str(folder), self.writer, node)
         self.history = UsageHistory()
 
-    def measure(self, seconds: int) -> None:
-        pod = CgroupUsage(cpu_cores=2.0, memory_bytes=4 * GIB, memory_with_cache_bytes=5 * GIB)
-        node = NodeUsage(cpu_cores=3.0, memory_bytes=6 * GIB)
+    def measure(self, seconds: int, *, cores: float = 2.0, uid: str = "a") -> None:
+        pod = CgroupUsage(cpu_cores=cores, memory_bytes=4 * GIB, memory_with_cache_bytes=5 * GIB)
+        node = NodeUsage(cpu_cores=1.0 + cores, memory_bytes=6 * GIB)
         for _ in range(seconds):
             self.clock.advance(1.0)
             now_s, wall_s = self.clock.monotonic(), self.clock.wall()
-            self.history.add(now_s, UsageSample(node=node, pods={"a": pod}))
+            self.history.add(now_s, UsageSample(node=node, pods={uid: pod}))
             if now_s >= self.monitor.due_s:
                 self.monitor.train(self.history, (POD,), now_s, wall_s)
 
     def predict(self, snapshot: NodeSnapshot = SNAPSHOT) -> Prediction:
-        return self.monitor.predict(snapshot, self.clock.wall())
+        return self.monitor.predict(snapshot, self.clock.monotonic(), self.clock.wall())
 
 
 def test_nothing_is_predicted_before_a_whole_minute_was_measured(tmp_path: Path) -> None:
@@ -105,6 +105,55 @@ def test_models_outlive_a_restart(tmp_path: Path) -> None:
     settings = PredictionSettings(cold_start_s=300)
     before = Measured(tmp_path, settings)
     before.measure(700)
+    assert before.writer.close()
+    after = Measured(tmp_path, settings)
+    after.clock = before.clock
+    after.measure(61)
+    assert after.predict().predicted_pods == 1
+
+
+@pytest.mark.parametrize("days", [10, -10, 400, -400])
+def test_minutes_of_a_clock_that_is_wrong_weigh_no_more_than_other_minutes(
+    tmp_path: Path, days: int
+) -> None:
+    measured = Measured(tmp_path)
+    measured.measure(1201)
+    measured.clock.wall_s += days * 86400.0
+    measured.measure(60, cores=0.1)
+    measured.clock.wall_s -= days * 86400.0
+    measured.measure(60, cores=0.1)
+    peak = measured.predict().pods.peak
+    assert peak.cpu_cores == pytest.approx(2.2, rel=0.06)
+
+
+@pytest.mark.parametrize("seconds", [0, 61])
+def test_a_clock_that_is_set_ahead_makes_no_model_older(tmp_path: Path, seconds: int) -> None:
+    measured = Measured(tmp_path, PredictionSettings(cold_start_s=300))
+    measured.clock.wall_s -= 20 * 365 * 86400.0
+    measured.measure(121)
+    measured.clock.wall_s += 20 * 365 * 86400.0
+    measured.measure(seconds)
+    assert measured.predict().cold_pods == 1
+    measured.measure(300)
+    assert measured.predict().predicted_pods == 1
+
+
+def test_the_model_of_a_pod_that_is_gone_expires_after_the_clock_was_set_back(
+    tmp_path: Path,
+) -> None:
+    measured = Measured(tmp_path)
+    measured.measure(121)
+    measured.clock.wall_s -= 365 * 86400.0
+    measured.measure(1921, uid="b")
+    assert "a" not in measured.monitor._predictor.checkpoint().models
+
+
+def test_models_outlive_a_restart_after_the_clock_was_set(tmp_path: Path) -> None:
+    settings = PredictionSettings(cold_start_s=300)
+    before = Measured(tmp_path, settings)
+    before.measure(400)
+    before.clock.wall_s += 90 * 86400.0
+    before.measure(400)
     assert before.writer.close()
     after = Measured(tmp_path, settings)
     after.clock = before.clock

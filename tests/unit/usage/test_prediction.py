@@ -178,6 +178,18 @@ def test_a_damaged_model_is_named_and_the_others_are_restored() -> None:
     assert "__node__" in restored.checkpoint().models
 
 
+def test_a_model_whose_weights_the_next_sample_would_clear_is_damaged() -> None:
+    checkpoint, now_s = trained().checkpoint(), START_S + 60 * 1500
+    model = checkpoint.models["a"]
+    future = msgspec.structs.replace(model.cpu, reference_timestamp=now_s + 1.5 * 43_200)
+    ahead = msgspec.structs.replace(model, cpu=future)
+    restored = PeakPredictor(PredictionPolicy())
+    broken = msgspec.structs.replace(checkpoint, models={**checkpoint.models, "a": ahead})
+    assert restored.restore(broken, now_s) == ("a",)
+    restored.train((1.1, 2 * GIB), {"a": (0.1, GIB)}, {"a": "koord-prod"}, now_s)
+    assert amounts(predict(restored, demand()).pods.peak) == (8.0, 16 * GIB)
+
+
 FIGURES = st.one_of(
     st.floats(), st.sampled_from([0.0, -1.0, 1e-9, 1e308, START_S, START_S + 1e9, float("nan")])
 )
