@@ -147,14 +147,16 @@ class PeakPredictor:
         """Add one sample of each entity: the p90 of its usage over the last minute.
 
         `pods` and `classes` (as in `PodDemand`) are by uid; `now_s` is Unix time. Without `node`
-        neither the node nor the system gets a sample. Models without samples expire.
+        neither the node nor the system gets a sample. Models without samples expire, or make room
+        for those of new pods.
         """
         by_class: dict[str, list[Amounts]] = {name: [] for name in CLASSES}
+        new_pods: list[tuple[str, Amounts]] = []
         models = self._models
         for uid, usage in pods.items():
             model = models.get(uid)
             if model is None:
-                self._add(uid, usage, now_s)
+                new_pods.append((uid, usage))
             else:
                 model.add(usage, now_s)
             by_class[classes.get(uid, "")].append(usage)
@@ -163,9 +165,9 @@ class PeakPredictor:
         if node is not None:
             self._add(NODE, node, now_s)
             self._add(SYSTEM, _subtract(node, _sum(pods.values())), now_s)
-        oldest_s = now_s - EXPIRY_S
-        for entity in [key for key, model in self._models.items() if model.updated_s < oldest_s]:
-            del self._models[entity]
+        self._drop_ended(now_s, len(new_pods))
+        for uid, usage in new_pods:
+            self._add(uid, usage, now_s)
 
     def move_samples(self, seconds: float) -> None:
         """Add so many seconds to the times of all samples: the clock was set by as much.
@@ -250,6 +252,19 @@ class PeakPredictor:
                 continue
             self._models[entity] = model
         return tuple(damaged)
+
+    def _drop_ended(self, now_s: float, new_count: int) -> None:
+        """Drop the models that expired; and the oldest ones while `new_count` others lack room.
+
+        Models with a sample of this minute stay.
+        """
+        models = self._models
+        ended = sorted((one.updated_s, key) for key, one in models.items() if one.updated_s < now_s)
+        excess = len(models) + new_count - MAX_MODELS
+        for position, (updated_s, entity) in enumerate(ended):
+            if position >= excess and updated_s >= now_s - EXPIRY_S:
+                break
+            del models[entity]
 
     def _add(self, entity: str, usage: Amounts, now_s: float) -> None:
         model = self._models.get(entity)

@@ -15,6 +15,7 @@ from agent.usage.history import Amounts
 from agent.usage.prediction import (
     CHECKPOINT_VERSION,
     EXPIRY_S,
+    MAX_MODELS,
     ModelCheckpoint,
     PeakPredictor,
     PodDemand,
@@ -140,6 +141,33 @@ def test_a_model_without_samples_expires() -> None:
     end_s = START_S + 60 * 1500
     predictor.train((1.0, GIB), {}, {}, end_s + EXPIRY_S + 60)
     assert "a" not in predictor.checkpoint().models
+
+
+def test_models_of_ended_pods_make_room_for_those_of_new_pods_oldest_first() -> None:
+    predictor, old = PeakPredictor(PredictionPolicy()), {"old": (1.0, GIB)}
+    for minute in range(20):
+        jobs = {f"job-{minute}-{i}": (0.1, GIB) for i in range(MAX_MODELS // 12)}
+        # the kubelet lists pods in any order
+        pods = {**jobs, **old} if minute % 2 else {**old, **jobs}
+        predictor.train((64.0, 9 * GIB), pods, {}, START_S + 60 * minute)
+        models = predictor.checkpoint().models
+        assert pods.keys() <= models.keys()
+        assert {"__node__", "__node-sys__", "__node-koord-prod__"} <= models.keys()
+        assert models["old"].since == START_S
+        assert len(models) <= MAX_MODELS
+    assert "job-10-0" in models
+    assert "job-5-0" not in models
+
+
+def test_pods_beyond_the_limit_have_no_model_and_take_none() -> None:
+    predictor = PeakPredictor(PredictionPolicy())
+    for minute in range(2):
+        pods = {f"pod-{i}": (0.1, GIB) for i in range(MAX_MODELS + 9)}
+        predictor.train((64.0, 9 * GIB), pods, {}, START_S + 60 * minute)
+        models = predictor.checkpoint().models
+        assert len(models) == MAX_MODELS
+        assert {"__node__", "__node-sys__", "__node-koord-prod__", "pod-0"} <= models.keys()
+        assert models["pod-0"].since == START_S
 
 
 def test_the_system_is_what_pods_leave_of_the_node_and_never_less_than_nothing() -> None:
