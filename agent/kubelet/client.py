@@ -17,7 +17,7 @@ from agent.kube.credentials import Credentials, TlsContextCache, TlsFiles
 from agent.kube.endpoint import Endpoint
 from agent.kube.errors import ApiError, BadResponse, Forbidden, Unauthorized, Unreachable
 from agent.kube.session import ApiSession
-from agent.loop import ThreadRunner, run_in_thread
+from agent.loop import run_in_thread
 from agent.snapshot.cluster import (
     KUBELET_ABSENT,
     KUBELET_FAILING,
@@ -121,14 +121,12 @@ class KubeletClient:
         credentials: Credentials,
         store: SnapshotStore,
         clock: Clock,
-        offload: ThreadRunner = run_in_thread,
     ) -> None:
         """`kubelet` has address and credentials; the snapshot has the Node object."""
         self._kubelet = kubelet
         self._credentials = credentials
         self._store = store
         self._clock = clock
-        self._offload = offload
         files = TlsFiles(ca_file=kubelet.ca_file, insecure=not kubelet.ca_file)
         self._trust = TlsContextCache(lambda: files, clock)
         self._url = ""
@@ -146,7 +144,7 @@ class KubeletClient:
         """Return the pods that the kubelet runs, including static ones."""
         body = await self._get(PODS_PATH)
         try:
-            pods, left_out = await self._offload(lambda: self._pod_list.decode(body))
+            pods, left_out = await run_in_thread(lambda: self._pod_list.decode(body))
         except ParseError as error:
             raise BadResponse(f"GET {PODS_PATH}", str(error)) from error
         return PodList(pods=pods, malformed=left_out)
@@ -160,7 +158,7 @@ class KubeletClient:
             return None
         body = await self._get(CONFIGZ_PATH)
         try:
-            return await self._offload(lambda: parse_configz(body))
+            return await run_in_thread(lambda: parse_configz(body))
         except ParseError as error:
             raise BadResponse(f"GET {CONFIGZ_PATH}", str(error)) from error
 

@@ -27,7 +27,7 @@ from agent.errors import AgentError, ParseError
 from agent.kube.errors import ApiError, BadResponse, ServerError, Throttled, Unreachable
 from agent.kubelet.pod_list_file import PodListFile
 from agent.kubelet.pod_resources_list import add_allocations
-from agent.loop import ThreadRunner, await_shielded, run_in_thread
+from agent.loop import await_shielded, run_in_thread
 from agent.snapshot.cluster import PodResourcesProxyStatus
 from agent.snapshot.node import SnapshotStore
 
@@ -302,14 +302,12 @@ class PodResourcesProxy:
         channel: PodResourcesChannel,
         store: SnapshotStore,
         pod_file: PodListFile | None = None,
-        offload: ThreadRunner = run_in_thread,
     ) -> None:
         """`folder` gets the socket. The pods of `pod_file` replace the cluster's."""
         self.state = PodResourcesProxyStatus()
         self._channel = channel
         self._store = store
         self._pod_file = pod_file
-        self._offload = offload
         self._file = ProxySocketFile(folder)
         self._server: aio.Server | None = None
         self._calls: Counter[str] = Counter()
@@ -399,7 +397,7 @@ class PodResourcesProxy:
         if method != LIST:
             return reply
         # the pods may be in a file, and a list may have thousands of devices
-        return await self._offload(lambda: self._add_allocations(reply))
+        return await run_in_thread(lambda: self._add_allocations(reply))
 
     def _add_allocations(self, reply: bytes) -> bytes:
         snapshot = self._store.current
