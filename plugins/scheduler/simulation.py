@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 import yaml
 
+from agent.clock import ManualClock
 from agent.errors import AgentError, ParseError
 from agent.snapshot.cluster import NodeView
 from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
@@ -133,12 +134,12 @@ class SimulatedCluster:
         self._requested: dict[str, dict[str, int]] = {}  # by node
         self._decisions = DecisionMaker(self.state, settings.rules(), settings.strategy())
         self._settings = settings
-        self._reported_s = 0.0  # wall-clock time of the newest NodeMetric
+        self._clock = ManualClock(wall_s=0.0)  # has the time of the newest NodeMetric
         self._loads = NodeLoads(
             settings.load_score,
             settings.fit_plus,
             settings.scarce_resources,
-            lambda: self._reported_s,
+            self._clock,
         )
 
     def add(self, document: Mapping[str, object]) -> None:
@@ -323,7 +324,7 @@ class SimulatedCluster:
         if not self._settings.vendor_annotations:
             return annotations
         labels = self.state.state(name).device_labels
-        now_ns = int(self._reported_s * 1e9)
+        now_ns = int(self._clock.wall_s * 1e9)
         vendor = vendor_metadata(placement.devices, name, labels, pod.labels, now_ns)
         return {**annotations, **vendor.annotations}
 
@@ -341,7 +342,7 @@ class SimulatedCluster:
         placement = self._decisions.allocate(self._request(pod.pod), name)
         annotations = {**pod.pod.annotations, **self._annotations(pod.pod, name, placement)}
         bound = msgspec.structs.replace(pod.pod, node=name, annotations=annotations)
-        load = msgspec.structs.replace(pod.load, node=name, bound_s=self._reported_s)
+        load = msgspec.structs.replace(pod.load, node=name, bound_s=self._clock.wall_s)
         return SimulatedPod(pod=bound, load=load)
 
     def _hold(self, simulated: SimulatedPod, plan: Plan) -> None:
@@ -362,7 +363,7 @@ class SimulatedCluster:
 
     def _add_usage(self, usage: ReportedUsage) -> None:
         self._loads.set_usage(usage.node, usage)
-        self._reported_s = max(self._reported_s, usage.updated_s or 0.0)
+        self._clock.wall_s = max(self._clock.wall_s, usage.updated_s or 0.0)
         if not self._settings.load_score.enabled and NO_LOAD_SCORE not in self.notes:
             self.notes.append(NO_LOAD_SCORE)
 

@@ -8,6 +8,7 @@ from functools import cache, partial
 
 import msgspec
 
+from agent.clock import Clock
 from plugins.scheduler.devices.device_table import Amounts
 from plugins.scheduler.load.load_score import (
     EXPIRED,
@@ -66,12 +67,12 @@ class NodeLoads:
         load: LoadScoreSettings,
         fit_plus: FitPlusSettings,
         scarce: ScarceResourcesSettings,
-        wall_s: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._load = load
         self._fit_plus = fit_plus
         self._scarce = scarce
-        self._wall_s = wall_s
+        self._clock = clock
         self._nodes: dict[str, _NodeLoad] = {}
         self._node_of: dict[str, str] = {}  # by uid of a pod
 
@@ -113,13 +114,13 @@ class NodeLoads:
         """Return the nodes that are too busy for a pod, and why."""
         if not self._load.enabled or pod.is_of_daemon_set:
             return {}
-        now_s, estimate = self._wall_s(), pod_estimate(pod, self._load)
+        now_s, estimate = self._clock.wall(), pod_estimate(pod, self._load)
         reasons = ((name, self._refusal(pod, estimate, self._of(name), now_s)) for name in names)
         return {name: reason for name, reason in reasons if reason}
 
     def weighted_scores(self, pod: PodLoad, names: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Return for each node the sum of its weighted scores, and the sum of the weights."""
-        now_s = self._wall_s()
+        now_s = self._clock.wall()
         parts: list[tuple[int, Callable[[_NodeLoad], int]]] = []
         if self._load.enabled:
             estimate, view = pod_estimate(pod, self._load), score_view(pod, self._load)

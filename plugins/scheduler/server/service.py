@@ -50,7 +50,7 @@ SYNC_POLL_S = 0.05
 
 def node_loads(settings: SchedulerSettings, clock: Clock) -> NodeLoads:
     """Return the empty state of the scores by load and requests."""
-    return NodeLoads(settings.load_score, settings.fit_plus, settings.scarce_resources, clock.wall)
+    return NodeLoads(settings.load_score, settings.fit_plus, settings.scarce_resources, clock)
 
 
 class LeaderTerm:

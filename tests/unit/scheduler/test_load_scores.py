@@ -112,7 +112,9 @@ def loads(
     raw: Object | None = None,
 ) -> NodeLoads:
     """Return the loads of one node of 96 cores and 512 GiB."""
-    result = NodeLoads(load, FitPlusSettings(), ScarceResourcesSettings(), lambda: NOW_S)
+    result = NodeLoads(
+        load, FitPlusSettings(), ScarceResourcesSettings(), ManualClock(wall_s=NOW_S)
+    )
     capacity = LoadCapacity(allocatable=BIG, raw_allocatable=raw or BIG, thresholds=thresholds)
     result.set_capacity("n1", capacity)
     if document is not None:
@@ -358,7 +360,7 @@ def resource_loads(
     scarce: ScarceResourcesSettings = ScarceResourcesSettings(),  # noqa: B008 - immutable
     **nodes: Object,
 ) -> NodeLoads:
-    result = NodeLoads(LoadScoreSettings(), fit_plus, scarce, lambda: NOW_S)
+    result = NodeLoads(LoadScoreSettings(), fit_plus, scarce, ManualClock(wall_s=NOW_S))
     for name, allocatable in nodes.items():
         result.set_capacity(name, LoadCapacity(allocatable=allocatable, raw_allocatable={}))
     return result
@@ -434,7 +436,7 @@ def extender(load: LoadScoreSettings, weight: int = 1) -> Extender:
     """Two equal nodes with devices; one of them is busy."""
     state = ClusterState()
     clock = ManualClock()
-    result = NodeLoads(load, FitPlusSettings(), ScarceResourcesSettings(), clock.wall)
+    result = NodeLoads(load, FitPlusSettings(), ScarceResourcesSettings(), clock)
     for name, cpu in (("idle", "1"), ("busy", "80")):
         state.set_node(name, {})
         state.set_devices(msgspec.structs.replace(NODES["A"], node=name))
