@@ -46,8 +46,6 @@ T = TypeVar("T")
 
 Sleep = Callable[[float], Coroutine[None, None, None]]
 
-ResidentBytes = Callable[[int], int | None]
-
 
 class WorkerQueue:
     """Requests to a vendor's worker; the poller runs them in turn."""
@@ -120,14 +118,12 @@ class WorkerPoller:
         *,
         timing: WorkerTiming,
         clock: Clock,
-        resident: ResidentBytes = resident_bytes,
     ) -> None:
         self._worker = worker
         self._queue = queue
         self._listener = listener
         self._timing = timing
         self._clock = clock
-        self._resident = resident
         self._failures = 0  # samples in a row
         self._samples = True  # False: the vendor has no samples, until the next discovery
         self._allowed_s = self._discover_s = self._sample_s = clock.monotonic()
@@ -205,7 +201,7 @@ class WorkerPoller:
         if not limit or pid is None or now_s < self._memory_s:
             return
         self._memory_s = now_s + MEMORY_EVERY_S
-        resident_memory = self._resident(pid)
+        resident_memory = resident_bytes(pid)
         if resident_memory is not None and resident_memory > limit:
             detail = f"process {pid} holds {resident_memory} bytes of memory, more than {limit}"
             raise WorkerError(self._worker.vendor, MEMORY_LIMIT, detail)
@@ -277,7 +273,6 @@ class VendorClient:
         self._clock = clock or SystemClock()
         self._spread = spread
         self._messages = messages
-        self._resident: ResidentBytes = resident_bytes
         self._filter = ReadingFilter(spec.vendor, families)
         self._history = RestartHistory()
         self._queue = WorkerQueue(sleep)
@@ -430,7 +425,6 @@ class VendorClient:
             self,
             timing=self._timing,
             clock=self._clock,
-            resident=self._resident,
         )
         try:
             await poller.run()

@@ -72,7 +72,9 @@ def test_a_worker_that_is_too_large_from_the_start_ends_in_quarantine_and_says_w
 
 
 @pytest.mark.parametrize("size", [None, 0, 192 * MIB], ids=["unknown", "none", "just allowed"])
-def test_a_worker_within_its_limit_stays(tmp_path: Path, size: int | None) -> None:
+def test_a_worker_within_its_limit_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int | None
+) -> None:
     async def test() -> None:
         looks: list[int] = []
 
@@ -80,7 +82,8 @@ def test_a_worker_within_its_limit_stays(tmp_path: Path, size: int | None) -> No
             looks.append(pid)
             return size
 
-        worker = Watched(scene(tmp_path / "a"), CAPPED, skip_waits=True, resident=resident)
+        monkeypatch.setattr("agent.workers.client.resident_bytes", resident)
+        worker = Watched(scene(tmp_path / "a"), CAPPED, skip_waits=True)
         await worker.until(lambda _: len(looks) > 5)
         assert set(looks) == {worker.states[-1].pid}
         assert not worker.reasons()

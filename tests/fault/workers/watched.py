@@ -40,7 +40,6 @@ class Watched:
         *,
         skip_waits: bool,
         tape: Path | None = None,
-        resident: Callable[[int], int | None] | None = None,
     ) -> None:
         self.states: States = []
         self.events: list[DeviceEvent] = []
@@ -64,8 +63,6 @@ class Watched:
             sleep=skip if skip_waits else asyncio.sleep,
             spread=lambda: 1.0,
         )
-        if resident is not None:
-            self.client._resident = resident
         self.task = asyncio.create_task(self.client.run())
 
     def _on_state(self, state: VendorState) -> None:
