@@ -25,7 +25,6 @@ from agent.app.lock import stop_signals
 from agent.app.pipeline import DevicePipeline, HealthUpdater
 from agent.app.publishing import FolderPublishSink, PublishSink, device_runners
 from agent.app.threads import (
-    DEVICES_RETRY_S,
     AgentThreads,
     BackgroundTasks,
     exit_with_hung_thread,
@@ -33,7 +32,6 @@ from agent.app.threads import (
 )
 from agent.errors import AgentError
 from agent.kube.endpoint import disable_system_authorities
-from agent.loop import run_forever
 from agent.messages import MessageQueue
 from agent.objects.device import DEVICE_FILE_NAME
 from agent.objects.files import read_object
@@ -116,23 +114,14 @@ class Application:
         devices = await self._build_devices()
         self._tasks.start(devices.pipeline.run(), "messages")
         if self._cluster is not None and self._inputs.settings.discovery.release_by_label:
-            self._tasks.start(self._follow_release_labels(), "driver releases")
+            releaser = DriverReleaser(self._inputs.store, self._vendors, self._inputs.vendors)
+            self._tasks.start_forever(releaser.run, "driver releases", self._inputs.clock)
         await self._wait_for_first_answers(devices.pipeline)
         await devices.pipeline.refresh_first()
         services = await event_loop.run_in_executor(collector, self._build_services, devices)
         url = await services.start()
         print(f"xpu-agent serves {url}", flush=True)  # noqa: T201 - a person reads it
         await services.start_loops(self._tasks)
-
-    async def _follow_release_labels(self) -> None:
-        releaser = DriverReleaser(self._inputs.store, self._vendors, self._inputs.vendors)
-        await run_forever(
-            "driver releases",
-            releaser.run,
-            again_s=DEVICES_RETRY_S,
-            monotonic=self._inputs.clock.monotonic,
-            sleep=asyncio.sleep,
-        )
 
     async def _build_devices(self) -> DeviceServices:
         """Read the host and open the sink at the same time; build the pipeline between them."""
