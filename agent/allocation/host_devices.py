@@ -12,7 +12,7 @@ from itertools import chain
 from agent.allocation.cdi_spec_reader import CdiSpecReader
 from agent.allocation.file_stamp import ABSENT_FILE, HostFileStamp, read_stamp
 from agent.allocation.runtime_handler import RuntimeHandlerReader
-from agent.cgroup.layout import CgroupLayout, KubeletRoot, LayoutLocator, no_kubelet_root
+from agent.cgroup.layout import CgroupLayout, LayoutLocator
 from agent.cgroup.ledger import CORE_SWITCH, IDENTITY_SWITCH
 from agent.cgroup.paths import qos_directory
 from agent.cgroup.processes import supports_core_scheduling
@@ -116,13 +116,13 @@ class KernelFeatureReader:
     def __init__(
         self,
         host: HostFiles,
-        kubelet_root: KubeletRoot = no_kubelet_root,
+        locator: LayoutLocator | None = None,
         has_cookies: Callable[[], bool] = supports_core_scheduling,
     ) -> None:
         """`has_cookies` asks this machine's kernel, not that of a recorded host."""
         self._host = host
         self._has_cookies = has_cookies
-        self._locator = LayoutLocator(host, kubelet_root)
+        self._locator = locator or LayoutLocator(host)
 
     def read(self, now_s: float) -> KernelFeatures:
         """Return the current features; an unreadable feature counts as absent."""
@@ -184,7 +184,7 @@ class HostDeviceReader:
         vendors: Mapping[str, DeviceVendor],
         settings: Mapping[str, VendorSettings],
         clock: Clock,
-        kubelet_root: KubeletRoot = no_kubelet_root,
+        locator: LayoutLocator | None = None,
     ) -> None:
         """`vendors` and their `settings` are by name; nothing is read yet."""
         self._host = host
@@ -207,7 +207,7 @@ class HostDeviceReader:
         self._node_finder = DeviceNodeFinder(host, clock)
         self._cdi_specs = CdiSpecReader(host, clock)
         self._runtime_handler = RuntimeHandlerReader(host, clock)
-        self._kernel = KernelFeatureReader(host, kubelet_root)
+        self._kernel = KernelFeatureReader(host, locator)
         self._last_view = HostDevicesView()
 
     def read(self, snapshot: NodeSnapshot) -> HostDevicesView:

@@ -6,7 +6,7 @@ containers know all inputs; every object that they build receives what it uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from agent.app.identity import node_name
 from agent.app.lock import NodeLock
 from agent.app.pipeline import DevicePipeline
 from agent.app.publishing import PublishSink
+from agent.cgroup.layout import LayoutLocator
 from agent.clock import Clock
 from agent.config.address import ListenAddress
 from agent.config.cluster import KubeletSettings
@@ -162,9 +163,11 @@ def build_health_file(inputs: AgentInputs) -> HealthFile:
     return HealthFile(folder, boot_id, inputs.state_writer, absent_because=NO_STATE_FOLDER)
 
 
-def kubelet_root_reader(inputs: AgentInputs) -> Callable[[], str]:
-    """Return a function that returns the kubelet's present `--cgroup-root`."""
-    return partial(_kubelet_cgroup_root, inputs.settings.kubelet, inputs.store)
+def build_layout_locator(inputs: AgentInputs, files: HostFiles) -> LayoutLocator:
+    """Return a locator of the cgroups in `files`, which are the host's."""
+    return LayoutLocator(
+        files, partial(_kubelet_cgroup_root, inputs.settings.kubelet, inputs.store)
+    )
 
 
 def _kubelet_cgroup_root(settings: KubeletSettings, store: SnapshotStore) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from agent.allocation.index import AllocationIndex
 from agent.allocation.slices import SliceManager
 from agent.app.allocation import AllocationMonitor, CdiFileUpdater, KubeletDeviceMonitor
-from agent.app.composition import AgentInputs, kubelet_root_reader
+from agent.app.composition import AgentInputs, build_layout_locator
 from agent.app.lock import NRI_LOCK_FILE
 from agent.app.oneshot import build_host_device_reader
 from agent.app.pod_files import (
@@ -26,7 +26,6 @@ from agent.app.pod_files import (
     create_ledger,
 )
 from agent.app.threads import BackgroundTasks, ScheduledLoop
-from agent.cgroup.layout import LayoutLocator
 from agent.cgroup.reclaim import MemoryReclaimer
 from agent.clock import Clock
 from agent.config.containers import NriSettings
@@ -426,7 +425,7 @@ class ContainerServiceBuilder:
             slo_stale_s=settings.api.slo_stale_s,
             audits=create_audit_trail(settings.enforce, settings.node.state_dir),
         )
-        locator = LayoutLocator(inputs.host_source.files, kubelet_root_reader(inputs))
+        locator = build_layout_locator(inputs, inputs.host_source.files)
         pressure = None
         if settings.enforce.cpu_suppression.pressure and modes.get(CPU_SUPPRESSION, OFF) != OFF:
             pressure = PressureMonitor(inputs.store, inputs.clock)

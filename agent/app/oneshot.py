@@ -13,8 +13,8 @@ from agent.app.composition import (
     AgentInputs,
     build_device_joiner,
     build_host_reader,
+    build_layout_locator,
     build_minor_store,
-    kubelet_root_reader,
 )
 from agent.app.events import EventRecorder
 from agent.app.publishing import WRITE_DEADLINE_S, FolderPublishSink, device_info_runner
@@ -41,7 +41,7 @@ def build_usage_monitor(inputs: AgentInputs, peaks: PeakMonitor | None = None) -
         inputs.store,
         inputs.clock,
         pod_file=inputs.pod_file,
-        kubelet_root=kubelet_root_reader(inputs),
+        locator=build_layout_locator(inputs, inputs.host_source.files),
         peaks=peaks,
         traffic={name: vendor.description.traffic for name, vendor in inputs.vendors.items()},
     )
@@ -50,9 +50,9 @@ def build_usage_monitor(inputs: AgentInputs, peaks: PeakMonitor | None = None) -
 def build_host_device_reader(inputs: AgentInputs) -> HostDeviceReader:
     """Return the reader of what the host has for containers."""
     settings = vendor_settings(inputs.settings, inputs.vendors)
-    return HostDeviceReader(
-        inputs.node_files, inputs.vendors, settings, inputs.clock, kubelet_root_reader(inputs)
-    )
+    files = inputs.node_files
+    locator = build_layout_locator(inputs, files)
+    return HostDeviceReader(files, inputs.vendors, settings, inputs.clock, locator)
 
 
 def inspect_host(

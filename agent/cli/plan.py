@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from agent.app.composition import AgentInputs, kubelet_root_reader
+from agent.app.composition import AgentInputs, build_layout_locator
 from agent.app.oneshot import build_host_device_reader, inspect_host
 from agent.app.pod_files import create_ledger
 from agent.cgroup.enforcement import EnforcementPlan
-from agent.cgroup.layout import CgroupLayout, LayoutLocator
+from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger import LEDGER_FILE, MAX_LEDGER_BYTES, ChangeLedger, LedgerError
 from agent.cgroup.values import CgroupFiles, CgroupValues, KernelFiles
 from agent.cli.context import command_inputs
@@ -77,7 +77,7 @@ def plan(arguments: argparse.Namespace) -> int:
     host_devices = build_host_device_reader(inputs).read(inputs.store.current)
     cluster = msgspec.structs.replace(cluster, slo=SnapshotPart(cluster.slo.value, now_s))
     snapshot = inputs.store.put(cluster=cluster, host_devices=SnapshotPart(host_devices, now_s))
-    locator = LayoutLocator(inputs.host_source.files, kubelet_root_reader(inputs))
+    locator = build_layout_locator(inputs, inputs.host_source.files)
     layout = locator.layout(now_s)
     if layout is None:
         raise NoCgroups(f"{snapshot.node.source}: no cgroup file system: nothing can be planned")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -79,8 +79,6 @@ def _is_within(path: str, above: str) -> bool:
     return path == above or path.startswith(f"{above}/")
 
 
-ApplicationSource = Callable[[], tuple[HostApplication, ...]]
-
 DIRECTORY_CHECK_S = 10.0  # for directories of applications that did not run
 
 NO_PRESSURE = ReadSchedule(pressure_period=None)
@@ -89,11 +87,6 @@ NO_PRESSURE = ReadSchedule(pressure_period=None)
 TOTAL_MEMORY_V1 = CgroupFile("memory", "memory.usage_in_bytes", usage_files.SMALL)
 
 TOTAL_MEMORY_V2 = CgroupFile("memory", "memory.current", usage_files.SMALL)
-
-
-def no_applications() -> tuple[HostApplication, ...]:
-    """Return no applications."""
-    return ()
 
 
 class HostApplicationUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,29 +120,24 @@ class _ApplicationFiles:
 
 
 class HostApplicationReader:
-    """Reads the applications that `applications` returns while their directories exist.
+    """Reads host applications while their directories exist.
 
     The reader finds a started application within ten seconds, a stopped one in the next cycle.
     """
 
-    def __init__(
-        self,
-        host: HostFiles,
-        descriptors: DescriptorCache,
-        applications: ApplicationSource = no_applications,
-    ) -> None:
+    def __init__(self, host: HostFiles, descriptors: DescriptorCache) -> None:
         self._host = host
         self._descriptors = descriptors
-        self._source = applications
         self._applications: tuple[HostApplication, ...] = ()
         self._separate: frozenset[str] = frozenset()
         self.cgroups: tuple[tuple[str, str], ...] = ()  # of running applications, by name
         self._checked_s = 0.0
         self._files: _ApplicationFiles | None = None
 
-    def read(self, now_s: float, layout: CgroupLayout | None) -> HostApplicationUsage:
-        """Measure once; without a `layout` detect the host's if needed."""
-        applications = self._source()
+    def read(
+        self, now_s: float, layout: CgroupLayout | None, applications: tuple[HostApplication, ...]
+    ) -> HostApplicationUsage:
+        """Measure these applications; without a `layout` detect the host's if needed."""
         if not applications and self._files is None:
             return NO_APPLICATION_USAGE
         if self._is_check_due(now_s, applications, layout):

@@ -10,13 +10,7 @@ from types import MappingProxyType
 import msgspec
 from msgspec.structs import replace
 
-from agent.cgroup.layout import (
-    CgroupLayout,
-    KubeletRoot,
-    LayoutLocator,
-    no_kubelet_root,
-    parse_owner,
-)
+from agent.cgroup.layout import CgroupLayout, LayoutLocator, parse_owner
 from agent.clock import Clock
 from agent.config.settings import Settings
 from agent.devices.trend import TrendRecorder
@@ -30,12 +24,13 @@ from agent.snapshot.inventory import DeviceSample, Problem, TrafficSource
 from agent.snapshot.node import NodeSnapshot, SnapshotStore
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import ContainerView, PodView, static_uid
+from agent.snapshot.slo import HostApplication
 from agent.snapshot.usage import CollectorStatus, UsageSample
 from agent.usage.cgroup_usage import CgroupUsageReader, CgroupUsageTable, PodCgroupTree
 from agent.usage.collector import CollectorInput
 from agent.usage.file_reader import DescriptorCache, NumaMemoryReader, ReadSchedule, RotatingReader
 from agent.usage.history import MIN_AGGREGATE_S, UsageHistory, UsageReportPolicy
-from agent.usage.host_applications import ApplicationSource, HostApplicationReader, no_applications
+from agent.usage.host_applications import HostApplicationReader
 from agent.usage.node_usage import (
     NodeCounterReader,
     NodeCounters,
@@ -213,26 +208,24 @@ class UsageCollector:
         pressure_interval_s: float | None = 10.0,
         pods: bool = True,
         layout: CgroupLayout | None = None,
-        applications: ApplicationSource = no_applications,
-        kubelet_root: KubeletRoot = no_kubelet_root,
+        locator: LayoutLocator | None = None,
     ) -> None:
         """Create a collector; it does not read the host's cgroups yet.
 
         `interval_s` is that of the cycles, which determines how often slow files are read; without
         a `pressure_interval_s` no pressure is read, without `pods` neither pods nor containers.
-        `layout` is the host's if it is known; else it is detected until the kubelet's root exists.
-        `applications` returns the host applications to measure, and `kubelet_root` the root in the
-        kubelet's settings.
+        `layout` is the host's if it is known; else `locator` detects it until the kubelet's root
+        exists. Without a `locator` the collector makes one that has no configured root.
         """
         self._host = host
         self._layout = layout
-        self._locator = LayoutLocator(host, kubelet_root)
+        self._locator = locator or LayoutLocator(host)
         self._detected_layout: CgroupLayout | None = None
         self._reads_pods = pods
         self._schedule = ReadSchedule.for_intervals(interval_s, pressure_interval_s)
         self._descriptors = DescriptorCache(host)
         self._node = NodeCounterReader(host, self._descriptors, self._schedule)
-        self._applications = HostApplicationReader(host, self._descriptors, applications)
+        self._applications = HostApplicationReader(host, self._descriptors)
         self._pod_usage: PodUsageReader | None = None
         self._layout_checked_s: float | None = None
         self._last_listed: tuple[PodView, ...] = ()
@@ -240,10 +233,16 @@ class UsageCollector:
         self._previous: tuple[float, NodeCounters] | None = None
         self.pods: tuple[PodView, ...] = ()  # by uid; cgroups joined with the pod list
 
-    def measure(self, now_s: float, listed_pods: tuple[PodView, ...] = ()) -> UsageSample:
+    def measure(
+        self,
+        now_s: float,
+        listed_pods: tuple[PodView, ...] = (),
+        applications: tuple[HostApplication, ...] = (),
+    ) -> UsageSample:
         """Measure once; a cycle at the same time as the last has no rates.
 
-        `now_s` is monotonic. `listed_pods` are those of the cluster, beside those in cgroups.
+        `now_s` is monotonic. `listed_pods` are those of the cluster, beside those in cgroups;
+        `applications` are the host applications of the NodeSLO.
         """
         self._find_layout(now_s)
         pods = containers = CgroupUsageTable(index={})
@@ -254,7 +253,7 @@ class UsageCollector:
         if self._pod_usage is not None:
             pods, containers = self._pod_usage.read(now_s)
             by_node = self._pod_usage.memory_by_node(pods) if self.is_complete else {}
-        applications = self._applications.read(now_s, self.layout)
+        application_usage = self._applications.read(now_s, self.layout, applications)
         counters, ticks_per_s = self._node.read(), self._node.ticks_per_s
         previous_s, previous = self._previous or (now_s, None)
         self._previous = (now_s, counters)
@@ -262,9 +261,9 @@ class UsageCollector:
         busy = busy_cores(previous, counters, elapsed_ticks, self._node.cpus)
         numa = numa_usage(self._node.nodes, busy, counters.node_memory, by_node)
         measured = pods if self._reads_pods and self.is_complete else None
-        node = node_usage(counters, busy, ticks_per_s, measured, numa, applications)
+        node = node_usage(counters, busy, ticks_per_s, measured, numa, application_usage)
         return UsageSample(
-            node=node, pods=pods, containers=containers, applications=applications.by_name
+            node=node, pods=pods, containers=containers, applications=application_usage.by_name
         )
 
     @property
@@ -360,7 +359,7 @@ class UsageMonitor:
         clock: Clock,
         *,
         pod_file: PodListFile | None = None,
-        kubelet_root: KubeletRoot = no_kubelet_root,
+        locator: LayoutLocator | None = None,
         peaks: PeakMonitor | None = None,
         traffic: Mapping[str, tuple[TrafficSource, ...]] = MappingProxyType({}),
     ) -> None:
@@ -374,8 +373,7 @@ class UsageMonitor:
             interval_s=collect.interval_s,
             pressure_interval_s=collect.pressure_interval_s if collect.pressure else None,
             pods=collect.pods,
-            applications=lambda: store.current.cluster.slo.value.slo.host_applications,
-            kubelet_root=kubelet_root,
+            locator=locator,
         )
         self._history = UsageHistory(
             collect.interval_s, pod_window_s=settings.publish.aggregate_duration_s
@@ -404,7 +402,8 @@ class UsageMonitor:
         """Measure once and add new device samples to the history."""
         now_s = self._clock.monotonic()
         host_s = 0.0 if self._is_recorded_host else now_s
-        sample = self._collector.measure(host_s, self._listed_pods())
+        applications = self._store.current.cluster.slo.value.slo.host_applications
+        sample = self._collector.measure(host_s, self._listed_pods(), applications)
         status = self._usage_status(sample, self._clock.monotonic() - now_s)
         self._optional_collectors.run(
             CollectorInput(

@@ -190,7 +190,8 @@ def test_processes_are_read_seldom_and_the_kubelets_own_setting_is_used_when_kno
 )
 def test_pods_below_a_named_root_are_measured(pod: str) -> None:
     host = tree(pod)
-    without, named = UsageCollector(host), UsageCollector(host, kubelet_root=lambda: "/a/b")
+    without = UsageCollector(host)
+    named = UsageCollector(host, locator=LayoutLocator(host, lambda: "/a/b"))
     for collector in (without, named):
         collector.measure(100.0)
     assert without.pods == ()
