@@ -166,6 +166,10 @@ class CgroupKey(msgspec.Struct, frozen=True):
                     return True
         return False
 
+    def text_among(self, value: CgroupValue, texts: Iterable[str]) -> str | None:
+        """Return the value's text for the ledger if the value is one of these; else `None`."""
+        return self.to_ledger(value) if self.is_any_of(value, texts) else None
+
     def is_looser(self, new: CgroupValue, old: CgroupValue) -> bool:
         """Return whether a new value allows something that the old one does not."""
         if isinstance(new, int) and isinstance(old, int):

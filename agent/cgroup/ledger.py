@@ -69,17 +69,21 @@ class LedgerEntry(
         """Return the key of the entry."""
         return self.hierarchy, self.path, self.key
 
-    def with_own_values(self, texts: Sequence[str], owner: str = "") -> LedgerEntry:
+    def with_own_values(
+        self, texts: Sequence[str], owner: str = "", in_force: str | None = None
+    ) -> LedgerEntry:
         """Return the entry with these values, at most `MAX_NEW_VALUES`; a new owner wrote them.
 
         It is the same entry if they are among its recent values: a strategy that goes back and
         forth between a few values adds nothing to the ledger. Of the older values the entry has as
-        many as `MAX_OWN_VALUES` allows, always the one that the file has until the write.
+        many as `MAX_OWN_VALUES` allows, always `in_force`: a value of the agent that the file has
+        until the write.
         """
         if owner in ("", self.owner) and {*texts} <= {*self.own_values[-RECENT_VALUES:]}:
             return self
-        older = [text for text in self.own_values if text not in texts]
-        own_values = (*older, *texts)[-MAX_OWN_VALUES:]
+        new = texts if in_force is None or in_force in texts else (in_force, *texts)
+        older = [text for text in self.own_values if text not in new]
+        own_values = (*older, *new)[-MAX_OWN_VALUES:]
         return msgspec.structs.replace(self, owner=owner or self.owner, own_values=own_values)
 
 

@@ -30,8 +30,9 @@ BUDGET_S = 0.2  # of one run: after that, `memory.high` is lowered further in th
 def limit_memory(values: CgroupValues, ledger: ChangeLedger, step: CgroupWrite, used: int) -> None:
     """Reclaim memory above the limit in bounded steps; write the limit if the usage is below it.
 
-    `memory.high` is in the ledger while it is lowered, and has its old value afterwards. Raises
-    `HostFileError` with EBUSY while the usage exceeds the limit, and `LedgerError`.
+    `memory.high` is in the ledger while it is lowered, and has its old value afterwards: that of
+    another strategy, or the original. Raises `HostFileError` with EBUSY while the usage exceeds the
+    limit, and `LedgerError`.
     """
     desired = step.desired
     path = values.paths(desired.cgroup, desired.key)[0]
@@ -41,6 +42,7 @@ def limit_memory(values: CgroupValues, ledger: ChangeLedger, step: CgroupWrite, 
         raise HostFileError(path, errno.EBUSY)
     levels = tuple(_high_levels(used, int(str(step.value_after)), high))
     entry = _record(values, ledger, desired, inode, high, levels)
+    is_of_another = entry.owner != desired.owner
     try:
         for level in levels:
             values.write(_high_step(desired, level))
@@ -50,9 +52,10 @@ def limit_memory(values: CgroupValues, ledger: ChangeLedger, step: CgroupWrite, 
     finally:
         # the group was removed, or the ledger's entry is undone later
         with suppress(HostFileError):
-            original = HIGH.from_ledger(entry.original)
+            original = high if is_of_another else HIGH.from_ledger(entry.original)
             values.write(_high_step(desired, original if isinstance(original, int) else high))
-            ledger.drop(entry, "undone")
+            if not is_of_another:
+                ledger.drop(entry, "undone")
     raise HostFileError(path, errno.EBUSY)
 
 
@@ -73,7 +76,8 @@ def lower_high(
     if is_late():
         return False
     levels = tuple(_high_levels(min(used, high), limit, high))
-    ledger.set(entry.with_own_values([HIGH.to_ledger(level) for level in levels]))
+    texts = [HIGH.to_ledger(level) for level in levels]
+    ledger.set(entry.with_own_values(texts, in_force=HIGH.text_among(high, entry.own_values)))
     ledger.flush()
     for level in levels:
         values.write(_high_step(step.desired, level, values.version))
@@ -100,20 +104,19 @@ def _record(
 ) -> LedgerEntry:
     """Put `memory.high` and the values to which it is lowered into the ledger."""
     hierarchy = values.hierarchy(HIGH)
-    previous = ledger.entries.get((hierarchy, desired.cgroup, HIGH.name))
-    original = HIGH.to_ledger(high)
-    if previous is not None and previous.inode == inode:
-        # the entry of a run that was killed here has the right original
-        original = previous.original
-    entry = LedgerEntry(
-        hierarchy=hierarchy,
-        path=desired.cgroup,
-        inode=inode,
-        key=HIGH.name,
-        owner=desired.owner,
-        original=original,
-        own_values=tuple(HIGH.to_ledger(level) for level in levels),
-    )
+    entry = ledger.entries.get((hierarchy, desired.cgroup, HIGH.name))
+    if entry is None or entry.inode != inode:
+        entry = LedgerEntry(
+            hierarchy=hierarchy,
+            path=desired.cgroup,
+            inode=inode,
+            key=HIGH.name,
+            owner=desired.owner,
+            original=HIGH.to_ledger(high),
+        )
+    # else it is that of another strategy, or of a run that was killed here: its original is right
+    texts = [HIGH.to_ledger(level) for level in levels]
+    entry = entry.with_own_values(texts, in_force=HIGH.text_among(high, entry.own_values))
     ledger.set(entry)
     ledger.flush()
     return entry

@@ -234,11 +234,12 @@ class CgroupWriter:
         for step in prepared.steps:
             steps_by_target.setdefault(step.desired.target, []).append(step)
         for target, steps in steps_by_target.items():
-            desired = steps[0].desired
-            entry = self._entry(desired, self.file_states[target], prepared.current[target])
+            desired, current = steps[0].desired, prepared.current[target]
+            entry = self._entry(desired, self.file_states[target], current)
             if entry is not None:
                 texts = [desired.key.to_ledger(step.value_after) for step in steps]
-                self.ledger.set(entry.with_own_values(texts, desired.owner))
+                in_force = desired.key.text_among(current, entry.own_values)
+                self.ledger.set(entry.with_own_values(texts, desired.owner, in_force))
             if desired.key is IDLE and desired.value == 1:
                 self._record_weight(desired)
 

@@ -10,7 +10,7 @@ import pytest
 from agent.cgroup.cpu import Bandwidth
 from agent.cgroup.keys import BURST, HIGH, MEMORY, QUOTA, CgroupKey, CgroupValue
 from agent.cgroup.layout import CgroupLayout
-from agent.cgroup.ledger import ChangeLedger
+from agent.cgroup.ledger import MAX_OWN_VALUES, ChangeLedger
 from agent.cgroup.reclaim import BUDGET_S, CHUNK_BYTES
 from agent.cgroup.restore import restore_entries
 from agent.cgroup.values import CgroupValues
@@ -54,9 +54,11 @@ class Node:
         self.clock = ManualClock()
         self.writer = CgroupWriter(CgroupValues(self.files, layout), ledger, self.clock)
 
-    def want(self, key: CgroupKey, value: CgroupValue, now_s: float = 0.0) -> WriteResult:
+    def want(
+        self, key: CgroupKey, value: CgroupValue, now_s: float = 0.0, owner: str = "test"
+    ) -> WriteResult:
         """Let the agent write once."""
-        wish = DesiredValue(cgroup=POD, key=key, value=value, owner="test", message="set it")
+        wish = DesiredValue(cgroup=POD, key=key, value=value, owner=owner, message="set it")
         ready = self.writer.prepare((wish,), now_s)
         self.writer.record_in_ledger(ready)
         self.writer.ledger.flush()
@@ -315,3 +317,43 @@ def test_killed_between_two_steps_the_original_of_memory_high_is_restored(node: 
     assert node.group.high_bytes == 172 * MIB
     assert node.undo() == [("restored", "")]
     assert node.group.high_bytes == 400 * MIB
+
+
+def test_a_reclaim_leaves_the_memory_high_of_another_strategy(node: Node) -> None:
+    node.want(HIGH, 300 * MIB, owner="memory_qos")
+    node.group.anonymous_bytes = 200 * MIB
+    node.want(MEMORY, 100 * MIB)
+    assert node.group.high_bytes == 300 * MIB
+    assert node.want(HIGH, 300 * MIB, 1.0, owner="memory_qos").written == 0
+    assert node.writer.overwrites.reverts == 0
+    node.undo()
+    assert node.group.high_bytes == NO_LIMIT
+
+
+def test_a_limit_in_force_stays_the_agents_while_many_others_are_refused(node: Node) -> None:
+    node.want(MEMORY, 300 * MIB + 1)
+    node.group.anonymous_bytes = 250 * MIB
+    for second in range(2 * MAX_OWN_VALUES):
+        assert node.want(MEMORY, (100 + second) * MIB, float(second)).unwritten == 1
+    assert node.group.max_bytes == 300 * MIB
+    assert node.undo() == [("restored", "")]
+    assert node.group.max_bytes == NO_LIMIT
+
+
+def test_killed_between_two_slow_steps_the_original_of_memory_high_is_restored(node: Node) -> None:
+    node.group.cache_bytes = 3000 * MIB
+    slow_writes(node, BUDGET_S)
+    assert node.want(HIGH, 100 * MIB).unwritten == 1
+    node.group.cache_bytes -= MIB  # the steps from here are others
+    write = node.files.write
+
+    def killing(path: str, text: str) -> None:
+        raise Killed(path, text)
+
+    node.files.write = killing  # type: ignore[method-assign]  # the process ends at a write
+    with pytest.raises(Killed):
+        node.want(HIGH, 100 * MIB, 1.0)
+    node.files.write = write  # type: ignore[method-assign]  # its own method again
+    assert node.group.high_bytes == 3000 * MIB - CHUNK_BYTES
+    assert node.undo() == [("restored", "")]
+    assert node.group.high_bytes == NO_LIMIT
