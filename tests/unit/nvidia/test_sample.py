@@ -204,6 +204,17 @@ def test_fields_are_read_in_one_call_and_unsupported_ones_once(stub: Stub, tree:
     assert calls == ["nvmlDeviceGetFieldValues 0 9", "nvmlDeviceGetFieldValues 0 2"]
 
 
+def test_processes_are_not_idle_after_the_clock_was_set_back(stub: Stub, tree: Path) -> None:
+    now_us = int(time.time() * 1e6)
+    with on_tree(stub, tree) as child:
+        stub.play(SYSTEM, CARD, f"proc 0 pid=5 mem=7 sm=40 ts={now_us + 3_600_000_000}")
+        child.discover()
+        before = child.sample()[0].processes or ()
+        stub.play(SYSTEM, CARD, f"proc 0 pid=5 mem=7 sm=60 ts={now_us + 60_000_000}")
+        after = child.sample()[0].processes or ()
+    assert [p.core_percent for p in (*before, *after)] == [40.0, 60.0]
+
+
 def test_a_card_without_process_utilization_never_reports_zero_processes(
     stub: Stub, tree: Path
 ) -> None:

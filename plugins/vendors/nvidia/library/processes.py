@@ -29,9 +29,16 @@ class ProcessEntry(msgspec.Struct, frozen=True):
     slot: MigSlot | None = None  # on a card with MIG instances
 
 
-def first_window_start_us(wall_s: float) -> int:
-    """Return the time stamp in microseconds at which the first sample begins."""
-    return max(0, int(wall_s * 1e6) - FIRST_WINDOW_US)
+def window_start_us(card: NvmlCard, ring: str, wall_s: float) -> int:
+    """Return the newest time stamp read of a ring; of a second ago if none was, or it is ahead.
+
+    Stamps follow the machine's clock: after that was set back, none would be newer for as long.
+    """
+    now_us = int(wall_s * 1e6)
+    newest_us = card.newest_stamps_us.get(ring)
+    if newest_us is None or newest_us > now_us:
+        return max(0, now_us - FIRST_WINDOW_US)
+    return newest_us
 
 
 def read_lists(card: NvmlCard, kinds: Iterable[str] = KINDS) -> dict[str, list[ProcessEntry]]:
@@ -108,7 +115,7 @@ def total_memory(processes: tuple[ProcessSample, ...] | None) -> int | None:
 
 def process_percent(card: NvmlCard, wall_s: float) -> dict[int, float] | None:
     """Return each process's newest multiprocessor utilization; `None` if it is unknown."""
-    last = card.newest_stamps_us.get("processes", first_window_start_us(wall_s))
+    last = window_start_us(card, "processes", wall_s)
     samples = card.attempt(
         ("process utilisation",), lambda: read_process_utilization(card.nvml, card.handle, last)
     )

@@ -10,7 +10,7 @@ from agent.snapshot.inventory import Bounds, MetricValue
 from plugins.vendors.nvidia.library import bounds
 from plugins.vendors.nvidia.library.card import NvmlCard
 from plugins.vendors.nvidia.library.nvml import MemorySizes
-from plugins.vendors.nvidia.library.processes import first_window_start_us
+from plugins.vendors.nvidia.library.processes import window_start_us
 from plugins.vendors.nvidia.library.structures import read_samples
 
 ALL_LINKS = 0xFFFFFFFF
@@ -73,7 +73,7 @@ Fields = Mapping[tuple[int, int], float]
 
 def core_percent(card: NvmlCard, wall_s: float) -> float | None:
     """Return the mean of NVML's samples since the last cycle, else the driver's last rate."""
-    last = card.newest_stamps_us.get("gpu", first_window_start_us(wall_s))
+    last = window_start_us(card, "gpu", wall_s)
     samples = card.attempt(
         ("samples",), lambda: read_samples(card.nvml, card.handle, _GPU_SAMPLES, last)
     )
