@@ -156,6 +156,8 @@ class QosEngine:
         self._values: dict[str, StrategyValues] = {}
         self._failed: dict[str, str] = {}  # the bug of a strategy that was logged
         self.evictions = EvictionHistory()  # of all strategies
+        # with those that were only planned, which must not keep others from evicting
+        self._planned_evictions = EvictionHistory()
         self._brake_settings = brake_settings
         self._brake = BrakeState()
         self._requests = IdentityMemo[Mapping[str, str]]()  # of the last NodeSLO
@@ -198,7 +200,7 @@ class QosEngine:
             elif frozen:
                 plan = StrategyPlan(state=StrategyState.FROZEN, message=NOT_CONFIRMED)
             else:
-                inputs = msgspec.structs.replace(inputs, evictions=self.evictions)
+                inputs = msgspec.structs.replace(inputs, evictions=self._history(mode))
                 plan = self._ask(strategy, inputs)
                 plan = self._protection.apply(strategy.name, plan, inputs)
                 evictions += self._record_evictions(plan, now_s, is_planned=mode != ON)
@@ -229,17 +231,17 @@ class QosEngine:
         """Return which rules may evict a pod, by the last cycle; `None`: it lacked the pod."""
         if self._inputs is None:
             return None
-        inputs = msgspec.structs.replace(self._inputs, evictions=self.evictions)
         pod: EvictionPod | None = None
         rules: list[EvictionRuleView] = []
         for strategy in self._strategies:
             state, mode = self._states[strategy.name], self.modes.get(strategy.name, OFF)
             if isinstance(strategy, EvictionStrategy) and isinstance(state, EvictionState):
+                inputs = msgspec.structs.replace(self._inputs, evictions=self._history(mode))
                 explained = strategy.explain(pod_uid, inputs, state, mode)
                 if explained is not None:
                     pod = explained[0]
                     rules += (self._held(one, strategy.name) for one in explained[1])
-        return None if pod is None else explain_pod(pod, self.evictions, inputs.now_s, rules)
+        return None if pod is None else explain_pod(pod, self.evictions, self._inputs.now_s, rules)
 
     def _held(self, rule: EvictionRuleView, strategy: str) -> EvictionRuleView:
         """Return the rule as its strategy lets it act."""
@@ -256,7 +258,11 @@ class QosEngine:
         self, snapshot: NodeSnapshot, feedback: EvictionFeedback, now_s: float
     ) -> None:
         terminating = frozenset(pod.uid for pod in snapshot.pods.value if pod.terminating)
-        self.evictions = advance_history(self.evictions, now_s, feedback.results, terminating)
+        made = [result for result in feedback.results if not result.request.is_planned]
+        self.evictions = advance_history(self.evictions, now_s, made, terminating)
+        self._planned_evictions = advance_history(
+            self._planned_evictions, now_s, feedback.results, terminating
+        )
         count = sum(result.outcome in ENDED_PODS for result in feedback.results)
         self._brake = step_brake(self._brake, self._brake_settings, now_s, evictions=count)
 
@@ -266,8 +272,18 @@ class QosEngine:
         requests = tuple(
             msgspec.structs.replace(eviction, is_planned=is_planned) for eviction in plan.evictions
         )
-        self.evictions = record_requests(self.evictions, requests, now_s)
+        if not is_planned:
+            self.evictions = record_requests(self.evictions, requests, now_s)
+        self._planned_evictions = record_requests(self._planned_evictions, requests, now_s)
         return requests
+
+    def _history(self, mode: str) -> EvictionHistory:
+        """Return what a strategy of this mode knows of earlier evictions."""
+        return self.evictions if mode == ON else self._planned_evictions
+
+    def load_history(self, history: EvictionHistory) -> None:
+        """Begin with the evictions of an earlier agent."""
+        self.evictions = self._planned_evictions = history
 
     def _plan_of_off(self, name: str, slo: NodeSlo) -> StrategyPlan:
         """Return the plan of a strategy that is off, which says so if the NodeSLO requests it."""
@@ -367,7 +383,7 @@ class StrategyRunner:
     ) -> EnforcementPlan:
         """Return what the strategies want of files now; their evictions are requested."""
         if not self._is_history_loaded:
-            self._engine.evictions = self._history_file.load(now_s)
+            self._engine.load_history(self._history_file.load(now_s))
             self._is_history_loaded = True
         feedback = self._evictions.take_feedback()
         self._results = feedback.results

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from agent.cgroup.cpu import Bandwidth
 from agent.cgroup.enforcement import EnforcementPlan
 from agent.cgroup.keys import QUOTA
@@ -85,6 +87,27 @@ def test_in_plan_mode_requests_are_marked_as_planned() -> None:
     assert [eviction.is_planned for eviction in cycles.run().evictions] == [True]
     cycles = Cycles(Greedy("cpu_eviction"))
     assert [eviction.is_planned for eviction in cycles.run().evictions] == [False]
+
+
+def test_what_is_only_planned_keeps_no_other_strategy_from_evicting() -> None:
+    cpu, memory = Greedy("cpu_eviction"), Greedy("memory_eviction")
+    cycles = Cycles(cpu, memory, modes={"cpu_eviction": "plan"})
+    assert [one.is_planned for one in cycles.run().evictions] == [True, False]
+    planned = EvictionResult(
+        request=msgspec.structs.replace(request("p"), is_planned=True),
+        outcome=EvictionOutcome.PLANNED,
+    )
+    cycles.feedback = EvictionFeedback(results=(planned,))
+    assert cycles.run().evictions == ()
+    history = memory.inputs[-1].evictions
+    assert (list(history.in_flight), history.times_s) == (["p"], ())
+
+
+def test_a_pod_that_was_planned_while_the_brake_held_is_evicted_afterwards() -> None:
+    cycles = Cycles(Greedy("cpu_eviction"), brake=2)
+    cycles.engine.record_refusals(3, cycles.now_s)
+    assert [one.is_planned for one in cycles.run().evictions] == [True]
+    assert [one.is_planned for one in cycles.run(60.0).evictions] == [False]
 
 
 def test_while_the_node_slo_is_frozen_nobody_is_evicted() -> None:
