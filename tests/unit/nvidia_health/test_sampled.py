@@ -73,6 +73,19 @@ def test_counters_that_are_refused_cost_the_card_nothing_else(stub: Stub, tree: 
         assert child.events == []
 
 
+def test_counters_that_a_later_discovery_does_not_find_have_no_values(
+    stub: Stub, tree: Path
+) -> None:
+    stub.play(SYSTEM, CARD, *COUNTERS)
+    with on_tree(stub, tree) as child:
+        child.discover()
+        sample_with(child, "xpu_device_sm_active_ratio")
+        stub.play(SYSTEM, CARD, *COUNTERS, "error nvmlGpmQueryDeviceSupport 999")
+        child.discover()
+        values = readings(child.sample()[0])
+    assert not [name for name in values if "_sm_" in name or "_pipe_" in name]
+
+
 def test_a_card_without_counters_is_queried_once(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, CARD)
     with on_tree(stub, tree) as child:

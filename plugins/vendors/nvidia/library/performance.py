@@ -54,12 +54,11 @@ class PerformanceCounters:
 
     def read(self, card: NvmlCard, instances: Iterable[int], cycle: int) -> None:
         """Update the values if a run is due; if the driver refuses, there are no values."""
+        if not self._is_supported(card):
+            self.values = {}
+            return
         now_s = self._clock.monotonic()
-        if (
-            not self._is_supported(card)
-            or not self._limiter.is_due(cycle)
-            or now_s - self._last_read_s < SPACING_S
-        ):
+        if not self._limiter.is_due(cycle) or now_s - self._last_read_s < SPACING_S:
             return
         scopes: tuple[int | None, ...] = tuple(instances) or (None,)
         self._last_read_s = now_s
