@@ -182,7 +182,8 @@ def koordlet_series(
         _shared_cpu_samples(shared_cpus),
     ]
     report = snapshot.report
-    if report.taken_s is not None and not report.error:
+    # reports are made on the thread that measures usage, at intervals of up to a day
+    if usage_is_fresh and report.taken_s is not None and not report.error:
         sources += [_report_samples(snapshot), _application_samples(snapshot)]
         if report.value.prediction is not None:
             sources.append(_prediction_samples(report.value.prediction))

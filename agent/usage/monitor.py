@@ -25,7 +25,7 @@ from agent.snapshot.node import NodeSnapshot, SnapshotStore
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import ContainerView, PodView, static_uid
 from agent.snapshot.slo import HostApplication
-from agent.snapshot.usage import CollectorStatus, UsageSample
+from agent.snapshot.usage import CollectorStatus, UsageReport, UsageSample
 from agent.usage.cgroup_usage import CgroupUsageReader, CgroupUsageTable, PodCgroupTree
 from agent.usage.collector import CollectorInput
 from agent.usage.file_reader import DescriptorCache, NumaMemoryReader, ReadSchedule, RotatingReader
@@ -479,11 +479,13 @@ class UsageMonitor:
     def report(self) -> None:
         """Put means and percentiles of the present windows into the snapshot.
 
-        In a cluster without a NodeMetric nothing is published.
+        In a cluster without a NodeMetric there is no report, not even an earlier one.
         """
         cluster = self._store.current.cluster
         metric_policy = cluster.metric_policy.value
         if cluster.is_clustered and metric_policy is None:
+            if self._store.current.report.taken_s is not None:
+                self._store.put(report=SnapshotPart(UsageReport()))
             return
         now_s = self._clock.monotonic()
         policy = report_policy(self._settings, metric_policy)

@@ -92,15 +92,18 @@ def test_a_change_of_the_object_takes_effect_with_the_next_report(tmp_path: Path
     assert [a.duration_s for a in node.report().aggregates] == [300, 600, 1800]
 
 
-def test_nothing_is_computed_while_a_cluster_has_no_node_metric(tmp_path: Path) -> None:
+def test_a_cluster_without_a_node_metric_has_no_report_not_even_an_earlier_one(
+    tmp_path: Path,
+) -> None:
     node = Node(tmp_path)
     node.measure(3)
-    before = node.report()
+    assert node.report().pods
     node.say(None)
     node.measure(3)
-    assert node.report() is before
+    assert node.report() == UsageReport()
+    assert node.store.current.report.taken_s is None
     node.say(MetricCollectPolicy())
-    assert node.report() is not before
+    assert node.report().pods
 
 
 def test_no_report_lacks_the_pods_when_their_window_becomes_longer(tmp_path: Path) -> None:

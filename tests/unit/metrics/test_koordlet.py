@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.cgroup.cpu import Bandwidth
 from agent.cgroup.keys import BURST, QUOTA
 from agent.cgroup.write_plan import DesiredValue
-from agent.metrics.exposition import MetricsRenderer
+from agent.metrics.exposition import MAX_VALUE_AGE_S, MetricsRenderer
 from agent.metrics.koordlet import KOORDLET_ABSENT, koordlet_families
 from agent.snapshot.cluster import ClusterView, NodeView
 from agent.snapshot.container import ContainerServiceStatus
@@ -114,8 +114,10 @@ def full() -> NodeSnapshot:
     )
 
 
-def exported(snap: NodeSnapshot, aliases: tuple[str, ...] = ("koordlet",)) -> Series:
-    page = MetricsRenderer({}, aliases=aliases).render(snap, NOW_S).decode()
+def exported(
+    snap: NodeSnapshot, aliases: tuple[str, ...] = ("koordlet",), now_s: float = NOW_S
+) -> Series:
+    page = MetricsRenderer({}, aliases=aliases).render(snap, now_s).decode()
     series: Series = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
@@ -126,6 +128,13 @@ def exported(snap: NodeSnapshot, aliases: tuple[str, ...] = ("koordlet",)) -> Se
 
 def test_no_family_of_koordlet_is_exported_by_default() -> None:
     assert exported(full(), ("hami",)) == {}
+
+
+def test_what_was_measured_is_not_exported_when_it_is_old() -> None:
+    measured = {"predicted", "metric", "priority", "psi", "application"}
+    series = exported(full(), now_s=NOW_S + MAX_VALUE_AGE_S + 1)
+    assert not [name for name in series if measured & set(name.split("_"))]
+    assert "koordlet_node_resource_allocatable" in series
 
 
 @needs_shared
