@@ -64,7 +64,7 @@ class DeviceFile(msgspec.Struct, frozen=True):
         return any(field.name == "ctrl" for field in self.fields)
 
 
-class DeviceValue(msgspec.Struct, frozen=True):
+class DeviceLine(msgspec.Struct, frozen=True):
     """The line of one device: names and values that are not the default, in the file's order.
 
     Without any, the device has no line, or one without effect.
@@ -73,11 +73,11 @@ class DeviceValue(msgspec.Struct, frozen=True):
     fields: tuple[tuple[str, str], ...] = ()
 
 
-NO_LINE = DeviceValue()
+NO_LINE = DeviceLine()
 
 
-def device_value(file: DeviceFile, values: Mapping[str, str]) -> DeviceValue:
-    """Return the value of a line; raise `ParseError` for a text that no kernel prints."""
+def device_line(file: DeviceFile, values: Mapping[str, str]) -> DeviceLine:
+    """Return the line with these values; raise `ParseError` for one that no kernel prints."""
     fields: list[tuple[str, str]] = []
     for field in file.fields:
         text = values.get(field.name)
@@ -85,7 +85,7 @@ def device_value(file: DeviceFile, values: Mapping[str, str]) -> DeviceValue:
             fields.append((field.name, canonical))
     if file.has_automatic_values and ("ctrl", "user") not in fields:
         fields = [field for field in fields if field[0] == "enable"]
-    return DeviceValue(tuple(fields))
+    return DeviceLine(tuple(fields))
 
 
 def _canonical(file: DeviceFile, field: DeviceField, text: str) -> str:
@@ -105,18 +105,18 @@ def _canonical(file: DeviceFile, field: DeviceField, text: str) -> str:
     return str(int(number)) if is_whole else format(number.normalize(), "f")
 
 
-def check_device_value(file: DeviceFile, value: DeviceValue) -> DeviceValue:
-    """Return the value; raise `ParseError` if a number is outside of what the kernel accepts."""
+def check_device_line(file: DeviceFile, line: DeviceLine) -> DeviceLine:
+    """Return the line; raise `ParseError` if a number is outside of what the kernel accepts."""
     fields = {field.name: field for field in file.fields}
-    for name, text in value.fields:
+    for name, text in line.fields:
         field = fields.get(name)
         is_number = field is not None and field.kind is not DeviceFieldKind.WORD
         if field is None or (is_number and not field.low <= Decimal(text) <= field.high):
             raise ParseError(f"{name or 'value'} of {file.name}", text)
-    return value
+    return line
 
 
-def is_same_line(file: DeviceFile, desired: DeviceValue, current: DeviceValue) -> bool:
+def is_same_line(file: DeviceFile, desired: DeviceLine, current: DeviceLine) -> bool:
     """Return whether the current value has the same effect as the desired one."""
     if desired == current:
         return True
@@ -127,8 +127,8 @@ def is_same_line(file: DeviceFile, desired: DeviceValue, current: DeviceValue) -
     )
 
 
-def parse_device_line(file: DeviceFile, device: str, data: bytes) -> DeviceValue:
-    """Return the value of one device in a file's contents.
+def parse_device_line(file: DeviceFile, device: str, data: bytes) -> DeviceLine:
+    """Return the line of one device in a file's contents.
 
     Raise `ParseError` for what no kernel prints, and for a file that was read in part.
     """
@@ -141,35 +141,35 @@ def parse_device_line(file: DeviceFile, device: str, data: bytes) -> DeviceValue
     return NO_LINE
 
 
-def parse_fields(file: DeviceFile, text: str) -> DeviceValue:
-    """Return the value of a line without the device's number."""
+def parse_fields(file: DeviceFile, text: str) -> DeviceLine:
+    """Return a line from its text without the device's number."""
     words = text.split()
     if not file.fields[0].name:
         if len(words) != 1:
             raise ParseError(file.name, text)
-        return device_value(file, {"": words[0]})
+        return device_line(file, {"": words[0]})
     pairs = [word.partition("=") for word in words]
     if not pairs or not all(equals and value for _, equals, value in pairs):
         raise ParseError(file.name, text)
-    return device_value(file, {name: value for name, _, value in pairs})
+    return device_line(file, {name: value for name, _, value in pairs})
 
 
-def device_text(file: DeviceFile, device: str, value: DeviceValue) -> str:
+def device_text(file: DeviceFile, device: str, value: DeviceLine) -> str:
     """Return the line that sets the value, or that removes it."""
     return " ".join((device, *_words(file, value)))
 
 
-def ledger_text(file: DeviceFile, value: DeviceValue) -> str:
+def ledger_text(file: DeviceFile, value: DeviceLine) -> str:
     """Return the value as text for the ledger; `parse_ledger_text` parses it."""
     return " ".join(_words(file, value)) if value.fields else UNSET
 
 
-def parse_ledger_text(file: DeviceFile, text: str) -> DeviceValue:
+def parse_ledger_text(file: DeviceFile, text: str) -> DeviceLine:
     """Return the value of a text of `ledger_text`."""
     return NO_LINE if text == UNSET else parse_fields(file, text)
 
 
-def _words(file: DeviceFile, value: DeviceValue) -> Iterator[str]:
+def _words(file: DeviceFile, value: DeviceLine) -> Iterator[str]:
     values = dict(value.fields)
     is_automatic = file.has_automatic_values and "ctrl" not in values
     for field in file.fields:

@@ -20,8 +20,8 @@ from agent.cgroup.cpu import Bandwidth
 from agent.cgroup.device_values import (
     MAX_DEVICE_FILE,
     DeviceFile,
-    DeviceValue,
-    check_device_value,
+    DeviceLine,
+    check_device_line,
     device_text,
     is_same_line,
     ledger_text,
@@ -32,7 +32,7 @@ from agent.cgroup.usage_files import PAGE_BYTES
 from agent.errors import ParseError
 from agent.wire_formats.kernel_text import format_cpu_list, parse_cpu_list
 
-CgroupValue = int | Bandwidth | frozenset[int] | DeviceValue
+CgroupValue = int | Bandwidth | frozenset[int] | DeviceLine
 
 UNLIMITED = -1
 NO_LIMIT = (1 << 63) - 1  # `max` of files without -1
@@ -147,7 +147,7 @@ class CgroupKey(msgspec.Struct, frozen=True):
             return self.kind in _SIZES and desired > 0 and _whole_pages(desired) == current
         if isinstance(desired, Bandwidth) and isinstance(current, Bandwidth):
             return desired.is_equivalent(current)
-        if isinstance(desired, DeviceValue) and isinstance(current, DeviceValue):
+        if isinstance(desired, DeviceLine) and isinstance(current, DeviceLine):
             file = self.device_file
             return file is not None and is_same_line(file, desired, current)
         return False
@@ -188,10 +188,8 @@ class CgroupKey(msgspec.Struct, frozen=True):
 
     def check(self, version: int, value: CgroupValue) -> CgroupValue:
         """Return the value; raises `ParseError` if the kernel would refuse it."""
-        if isinstance(value, DeviceValue):
-            return (
-                value if self.device_file is None else check_device_value(self.device_file, value)
-            )
+        if isinstance(value, DeviceLine):
+            return value if self.device_file is None else check_device_line(self.device_file, value)
         if isinstance(value, frozenset):
             if value and max(value) > MAX_CPU:
                 raise ParseError(f"CPUs up to {MAX_CPU}", format_cpu_list(value))
@@ -212,7 +210,7 @@ class CgroupKey(msgspec.Struct, frozen=True):
         """Return the value as text for the ledger; `from_ledger` parses it."""
         if isinstance(value, int):
             return str(value)
-        if isinstance(value, DeviceValue) and self.device_file is not None:
+        if isinstance(value, DeviceLine) and self.device_file is not None:
             return ledger_text(self.device_file, value)
         return self.text(1, value).strip()
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 import msgspec
 
 from agent.cgroup import device_values as devices
-from agent.cgroup.device_values import NO_LINE, DeviceFile, DeviceValue, device_value
+from agent.cgroup.device_values import NO_LINE, DeviceFile, DeviceLine, device_line
 from agent.cgroup.keys import device_key
 from agent.cgroup.paths import qos_directory
 from agent.cgroup.write_plan import DesiredValue
@@ -330,7 +330,7 @@ class _Planner:
     ) -> None:
         key = device_key(file, disk)
         try:
-            value = key.check(file.version, device_value(file, values))
+            value = key.check(file.version, device_line(file, values))
         except ParseError as error:
             self.problems.append(f"{target.source}: {error}")
             return
@@ -367,7 +367,7 @@ class _Planner:
         if disk in self._costed:
             return True
         line = self._inputs.current.value(ROOT, device_key(devices.LATENCY, disk))
-        return isinstance(line, DeviceValue) and ("enable", "1") in line.fields
+        return isinstance(line, DeviceLine) and ("enable", "1") in line.fields
 
     def _disks(self, target: _Target, block: BlockDeviceConfig) -> tuple[str, ...]:
         """Return the numbers of the whole disks of a block; none if they are not known."""

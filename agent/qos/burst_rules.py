@@ -57,7 +57,7 @@ def target_quota(change: QuotaChange, current_us: int, base_us: int, percent: in
     return max(base_us, min(target_us, ceiling_us))
 
 
-class TokenBucket(msgspec.Struct, frozen=True):
+class BurstBucket(msgspec.Struct, frozen=True):
     """How much longer a container may run above its limit, in percent of the limit x seconds."""
 
     capacity: int
@@ -70,12 +70,12 @@ class TokenBucket(msgspec.Struct, frozen=True):
         return self.tokens > 0
 
 
-def new_bucket(capacity: int, now_s: float, fraction: float) -> TokenBucket:
+def new_bucket(capacity: int, now_s: float, fraction: float) -> BurstBucket:
     """Return a bucket that is filled by less than a half: `fraction` is from 0 to 1."""
-    return TokenBucket(capacity, int(capacity * fraction / 2), now_s)
+    return BurstBucket(capacity, int(capacity * fraction / 2), now_s)
 
 
-def step_bucket(bucket: TokenBucket, usage_percent: int, now_s: float) -> TokenBucket:
+def step_bucket(bucket: BurstBucket, usage_percent: int, now_s: float) -> BurstBucket:
     """Return the bucket after the time since its last step at this usage of the limit."""
     elapsed_s = max(now_s - bucket.stepped_s, 0.0)
     tokens = bucket.tokens
@@ -84,4 +84,4 @@ def step_bucket(bucket: TokenBucket, usage_percent: int, now_s: float) -> TokenB
     elif usage_percent < IDLE_USAGE_PERCENT:
         tokens += (FULL_USAGE_PERCENT - usage_percent) * elapsed_s
     tokens = max(-bucket.capacity, min(tokens, bucket.capacity))
-    return TokenBucket(bucket.capacity, tokens, now_s)
+    return BurstBucket(bucket.capacity, tokens, now_s)

@@ -119,7 +119,7 @@ def plan_pod(step: PodStep, last: PodPlan | None, current: CurrentValues) -> Pod
         for container, change in zip(pod.containers, step.changes, strict=True)
         if (quota := _container_quota(pod, container, change, targets, current)) is not None
     ]
-    values = _PodValues(pod, current)
+    values = _PodValueCollector(pod, current)
     new_targets: dict[str, int] = {}
     growth_us = sum(quota.target_us - quota.rest_us for quota in quotas)
     pod_quota = _pod_quota(pod, growth_us, targets, current)
@@ -153,7 +153,7 @@ def plan_pod(step: PodStep, last: PodPlan | None, current: CurrentValues) -> Pod
     )
 
 
-class _PodValues:
+class _PodValueCollector:
     """Collects the desired values of one pod."""
 
     def __init__(self, pod: BurstPod, current: CurrentValues) -> None:

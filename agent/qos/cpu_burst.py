@@ -24,8 +24,8 @@ from agent.containers.cpu_quota import (
 )
 from agent.qos.burst_rules import (
     FULL_USAGE_PERCENT,
+    BurstBucket,
     QuotaChange,
-    TokenBucket,
     granted_change,
     new_bucket,
     step_bucket,
@@ -139,7 +139,7 @@ class BurstState(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     samples: tuple[PoolSample, ...] = ()
     taken_s: float | None = None
-    buckets: Mapping[str, TokenBucket] = {}  # by container id
+    buckets: Mapping[str, BurstBucket] = {}  # by container id
     plans: Mapping[str, PodPlan] = {}  # by uid
     plan: StrategyPlan | None = None
 
@@ -280,7 +280,7 @@ def _strategy_plan(
     state: BurstState,
     plans: Mapping[str, PodPlan],
     ratio: float | None,
-    buckets: Mapping[str, TokenBucket],
+    buckets: Mapping[str, BurstBucket],
     *,
     has_burst: bool,
 ) -> StrategyPlan:
@@ -304,7 +304,7 @@ def _strategy_plan(
     return StrategyPlan(values=values, message=message, figures=tuple(figures))
 
 
-def _step_buckets(inputs: QosInputs, state: BurstState) -> Mapping[str, TokenBucket]:
+def _step_buckets(inputs: QosInputs, state: BurstState) -> Mapping[str, BurstBucket]:
     """Return the buckets of all containers that need tokens, one step later."""
     now_s, buckets = inputs.now_s, {}
     for pod in state.pods:
@@ -334,7 +334,7 @@ def _usage_percent(usage: UsageSample | None, container: BurstContainer) -> int:
 def _change(
     container: BurstContainer,
     pod: BurstPod,
-    buckets: Mapping[str, TokenBucket],
+    buckets: Mapping[str, BurstBucket],
     usage: UsageSample | None,
     pool: PoolState,
 ) -> QuotaChange:

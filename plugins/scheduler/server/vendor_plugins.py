@@ -41,7 +41,7 @@ class NodeLocked(AgentError):
     """Another pod has the node's lock, or the lock is unknown."""
 
 
-class NodeLock(msgspec.Struct, frozen=True):
+class LockAnnotation(msgspec.Struct, frozen=True):
     """The lock as the node's annotation has it: `TIME,NAMESPACE,POD`."""
 
     wall_s: float
@@ -70,7 +70,7 @@ class _LockedNode(msgspec.Struct):
     metadata: _LockedMetadata
 
 
-def parse_lock(text: str) -> NodeLock | None:
+def parse_lock(text: str) -> LockAnnotation | None:
     """Return the lock; `None` for an invalid text, which locks nothing."""
     parts = text.split(",")
     if len(parts) != 3:
@@ -79,7 +79,7 @@ def parse_lock(text: str) -> NodeLock | None:
         wall_s = datetime.fromisoformat(parts[0]).timestamp()
     except (ValueError, OverflowError):
         return None
-    return NodeLock(wall_s, parts[1], parts[2])
+    return LockAnnotation(wall_s, parts[1], parts[2])
 
 
 class VendorPlugins:
@@ -194,7 +194,7 @@ class VendorPlugins:
         except JSON_ERRORS as error:
             raise NodeLocked(f"the Node cannot be read: {type(error).__name__}") from error
 
-    async def _counts(self, lock: NodeLock, own: PodKey) -> bool:
+    async def _counts(self, lock: LockAnnotation, own: PodKey) -> bool:
         """Return whether the lock is in force: it is young, and its pod exists."""
         if lock.is_expired(self._clock.wall()):
             return False

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cgroup import device_values as devices
-from agent.cgroup.device_values import NO_LINE, DeviceFile, DeviceValue
+from agent.cgroup.device_values import NO_LINE, DeviceFile, DeviceLine
 from agent.cgroup.key_index import find_key
 from agent.cgroup.keys import CgroupKey, device_key
 from agent.cgroup.ledger import ChangeLedger
@@ -52,7 +52,7 @@ QOS_FIELDS = {"enable": "1", "ctrl": "user", "rpct": "90", "rlat": "1000"}
 def test_the_line_of_one_device_is_read(
     file: DeviceFile, data: bytes, fields: tuple[tuple[str, str], ...]
 ) -> None:
-    assert device_key(file, DISK).parse(file.version, (data,)) == DeviceValue(fields)
+    assert device_key(file, DISK).parse(file.version, (data,)) == DeviceLine(fields)
 
 
 @pytest.mark.parametrize(
@@ -88,22 +88,22 @@ def test_what_no_kernel_prints_is_no_value(data: bytes) -> None:
 )
 def test_a_line_is_written_whole(file: DeviceFile, values: dict[str, str], text: str) -> None:
     key = device_key(file, DISK)
-    assert key.text(file.version, devices.device_value(file, values)) == text
+    assert key.text(file.version, devices.device_line(file, values)) == text
 
 
 def test_a_value_without_min_and_max_leaves_those_of_the_kernel() -> None:
     key = device_key(devices.LATENCY, DISK)
     current = key.parse(2, (QOS,))
-    desired = devices.device_value(devices.LATENCY, {**QOS_FIELDS, "wpct": "90.5", "wlat": "1000"})
+    desired = devices.device_line(devices.LATENCY, {**QOS_FIELDS, "wpct": "90.5", "wlat": "1000"})
     assert key.is_equivalent(desired, current)
     assert not key.is_equivalent(NO_LINE, current)
-    assert not key.is_equivalent(DeviceValue((("enable", "1"),)), current)
+    assert not key.is_equivalent(DeviceLine((("enable", "1"),)), current)
 
 
 def test_a_limit_that_another_line_has_besides_is_another_value() -> None:
     key = device_key(devices.LIMITS, DISK)
-    one = devices.device_value(devices.LIMITS, {"rbps": "5"})
-    both = devices.device_value(devices.LIMITS, {"rbps": "5", "wbps": "6"})
+    one = devices.device_line(devices.LIMITS, {"rbps": "5"})
+    both = devices.device_line(devices.LIMITS, {"rbps": "5", "wbps": "6"})
     assert not key.is_equivalent(one, both)
     assert not key.is_equivalent(both, one)
 
@@ -123,7 +123,7 @@ def test_a_value_that_the_kernel_refuses_or_cuts_is_not_written(
 ) -> None:
     key = device_key(file, DISK)
     with pytest.raises(ParseError):
-        key.check(file.version, devices.device_value(file, values))
+        key.check(file.version, devices.device_line(file, values))
 
 
 def test_the_name_in_the_ledger_has_the_device() -> None:
@@ -146,7 +146,7 @@ def test_any_bytes_are_a_value_or_a_parse_error(file: DeviceFile, data: bytes) -
             value = key.parse(file.version, (contents,))
         except ParseError:
             continue
-        assert isinstance(value, DeviceValue)
+        assert isinstance(value, DeviceLine)
         assert key.from_ledger(key.to_ledger(value)) == value
 
 
@@ -178,7 +178,7 @@ class Limits:
         values = CgroupValues(KernelFiles(LiveHostFiles()), groups.layout)
         self.writer = CgroupWriter(values, self.ledger, ManualClock())
 
-    def write(self, key: CgroupKey, value: DeviceValue) -> list[str]:
+    def write(self, key: CgroupKey, value: DeviceLine) -> list[str]:
         """Write one line; return the errors' reasons."""
         desired = DesiredValue(cgroup=self.pod, key=key, value=value, owner="block_io")
         plan = self.writer.prepare((desired,), 0.0)
@@ -212,7 +212,7 @@ def limits(groups: RealGroups, tmp_path: Path) -> Limits:
 def test_a_limit_is_set_for_one_disk_and_its_absence_restored(limits: Limits) -> None:
     number = disk()
     key = device_key(devices.READ_BPS, number)
-    assert limits.write(key, DeviceValue((("", str(BPS)),))) == []
+    assert limits.write(key, DeviceLine((("", str(BPS)),))) == []
     assert limits.lines(devices.READ_BPS) == [f"{number} {BPS}"]
     entry = next(iter(limits.ledger.entries.values()))
     assert (entry.key, entry.original) == (f"{devices.READ_BPS.name} {number}", "unset")
@@ -228,7 +228,7 @@ def test_the_value_that_was_there_is_restored(limits: Limits) -> None:
     number = disk()
     limits.groups.put(limits.pod, devices.WRITE_IOPS.name, f"{number} 77")
     key = device_key(devices.WRITE_IOPS, number)
-    limits.write(key, DeviceValue((("", "1024"),)))
+    limits.write(key, DeviceLine((("", "1024"),)))
     assert limits.lines(devices.WRITE_IOPS) == [f"{number} 1024"]
     limits.restore()
     assert limits.lines(devices.WRITE_IOPS) == [f"{number} 77"]
@@ -239,7 +239,7 @@ def test_the_value_that_was_there_is_restored(limits: Limits) -> None:
 def test_a_value_that_another_program_wrote_since_stays(limits: Limits) -> None:
     number = disk()
     key = device_key(devices.WRITE_BPS, number)
-    limits.write(key, DeviceValue((("", str(BPS)),)))
+    limits.write(key, DeviceLine((("", str(BPS)),)))
     limits.groups.put(limits.pod, devices.WRITE_BPS.name, f"{number} 9")
     limits.restore()
     assert limits.lines(devices.WRITE_BPS) == [f"{number} 9"]
@@ -249,7 +249,7 @@ def test_a_value_that_another_program_wrote_since_stays(limits: Limits) -> None:
 @pytest.mark.root
 def test_a_disk_that_does_not_exist_is_refused_once_and_reported(limits: Limits) -> None:
     key = device_key(devices.READ_BPS, "4095:4095")
-    value = DeviceValue((("", str(BPS)),))
+    value = DeviceLine((("", str(BPS)),))
     assert limits.write(key, value) == ["ValueRefused"]
     assert limits.write(key, value) == []
     limits.restore()

@@ -268,7 +268,7 @@ def test_a_limit_of_0_is_written_only_where_there_is_a_line(  # I5
     line: str, limit: str, is_written: bool
 ) -> None:
     number = "253:16"
-    key = devices.device_value(devices.READ_IOPS, {"": limit})
+    key = devices.device_line(devices.READ_IOPS, {"": limit})
     current = devices.parse_device_line(devices.READ_IOPS, number, f"{line}\n".encode())
     assert (not devices.is_same_line(devices.READ_IOPS, key, current)) is is_written
 

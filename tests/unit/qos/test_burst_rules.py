@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from agent.containers.cpu_quota import quota_of
 from agent.qos.burst_rules import (
+    BurstBucket,
     QuotaChange,
-    TokenBucket,
     burst_of,
     granted_change,
     new_bucket,
@@ -146,7 +146,7 @@ def test_a_container_without_tokens_goes_down_whatever_the_node_says(pool: PoolS
 def test_tokens_after_a_step(
     capacity: int, tokens: int, usage: int, seconds: float, after: float, allowed: bool
 ) -> None:
-    bucket = step_bucket(TokenBucket(capacity, tokens, 100.0), usage, 100.0 + seconds)
+    bucket = step_bucket(BurstBucket(capacity, tokens, 100.0), usage, 100.0 + seconds)
     assert bucket.tokens == pytest.approx(after)
     assert bucket.is_allowed is allowed
     assert bucket.stepped_s == 100.0 + seconds
@@ -159,7 +159,7 @@ def test_a_new_bucket_is_filled_by_less_than_a_half() -> None:
 
 
 def test_a_clock_that_goes_back_changes_no_tokens() -> None:
-    assert step_bucket(TokenBucket(100, 50, 100.0), 300, 90.0).tokens == 50
+    assert step_bucket(BurstBucket(100, 50, 100.0), 300, 90.0).tokens == 50
 
 
 @given(

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from agent.cgroup import device_values as devices
 from agent.cgroup import host_settings
 from agent.cgroup.cpu import Bandwidth
-from agent.cgroup.device_values import DeviceFile, device_value
+from agent.cgroup.device_values import DeviceFile, device_line
 from agent.cgroup.host_settings import FEATURE_FILES, directory_of, feature_key
 from agent.cgroup.keys import (
     BURST,
@@ -66,7 +66,7 @@ Values = st.SearchStrategy[CgroupValue]
 
 def lines(file: DeviceFile, values: Mapping[str, st.SearchStrategy[str]]) -> Values:
     """Return a strategy of lines of a device."""
-    return st.fixed_dictionaries(dict(values)).map(lambda one: device_value(file, one))
+    return st.fixed_dictionaries(dict(values)).map(lambda one: device_line(file, one))
 
 
 COST = {name: st.just("1000") for name in ("rbps", "rseqiops", "rrandiops")}

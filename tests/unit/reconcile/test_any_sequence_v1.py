@@ -11,7 +11,7 @@ import pytest
 
 from agent.cgroup import device_values as devices
 from agent.cgroup.cpu import Bandwidth
-from agent.cgroup.device_values import DeviceValue
+from agent.cgroup.device_values import DeviceLine
 from agent.cgroup.keys import (
     BURST,
     CPUS,
@@ -62,7 +62,7 @@ def groups() -> Iterator[RealGroups]:
 def targets(scene: Scene) -> dict[tuple[str, CgroupKey], tuple[CgroupValue, ...]]:
     """Return the files of a pod and its containers, each with some values."""
     number = whole_disks()[0].number
-    limits = tuple(DeviceValue((("", text),) if text else ()) for text in ("", "7", "1048576"))
+    limits = tuple(DeviceLine((("", text),) if text else ()) for text in ("", "7", "1048576"))
     quotas = tuple(Bandwidth(quota_us) for quota_us in (-1, 20000, 50000, 100000))
     cpus = tuple(frozenset(one) for one in ({0}, {1}, {0, 1}))
     return {
