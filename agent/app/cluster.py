@@ -9,7 +9,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.app.cluster_facts import ClusterFactsUpdater, create_watches
 from agent.app.cluster_sink import ClusterPublishSink
@@ -36,15 +36,18 @@ from agent.kube.writer.api_writer import ApiWriter
 from agent.kube.writer.context import WriterContext, WriterTiming
 from agent.kubelet.client import KubeletClient
 from agent.kubelet.pod_list_file import PodListFile
-from agent.kubelet.pod_resources_proxy import PodResourcesChannel, PodResourcesProxy, kubelet_socket
+from agent.kubelet.pod_resources_socket import kubelet_socket
 from agent.kubelet.poller import KubeletFactsSource, KubeletPoller
-from agent.loop import log_failure, run_forever
+from agent.loop import log_failure, run_forever, run_in_thread
 from agent.messages import MessageQueue, MinorsRead
 from agent.objects.node_resource_topology import API_GROUP, V1ALPHA1, version_to_write
 from agent.snapshot.cluster import ClusterServiceStatus, PodResourcesProxyStatus
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.node import SnapshotStore
 from agent.wire_formats.event import EventReporter
+
+if TYPE_CHECKING:
+    from agent.kubelet.pod_resources_proxy import PodResourcesProxy
 
 log = logging.getLogger(__name__)
 
@@ -342,29 +345,40 @@ class KubeletService:
 
     def __init__(
         self,
+        settings: KubeletSettings,
         store: SnapshotStore,
         client: KubeletClient,
         poller: KubeletPoller,
-        channel: PodResourcesChannel | None = None,
-        proxy: PodResourcesProxy | None = None,
+        pod_file: PodListFile | None = None,
     ) -> None:
-        """Use `channel` for `proxy`; both are `None` if the pod-resources proxy is switched off."""
+        """For the proxy, the pods of `pod_file` replace the cluster's."""
+        self._settings = settings
         self._store = store
         self._client = client
         self.poller = poller
-        self._channel = channel
-        self.proxy = proxy
+        self._pod_file = pod_file
+        self._proxy: PodResourcesProxy | None = None
         self._unlisted_pods: frozenset[str] = frozenset()
 
     def tasks(self) -> Iterator[tuple[str, StartWork]]:
         """Return the functions that run until cancelled, by name."""
         yield "kubelet", self.poller.run
-        if self.proxy is not None:
-            yield "pod-resources proxy", self.proxy.run
+        if self._settings.pod_resources_proxy:
+            yield "pod-resources proxy", self._serve_pod_resources
 
     def proxy_status(self) -> PodResourcesProxyStatus | None:
         """Return the state of the pod-resources proxy; `None` if it is switched off."""
-        return self.proxy.state if self.proxy is not None else None
+        if not self._settings.pod_resources_proxy:
+            return None
+        return PodResourcesProxyStatus() if self._proxy is None else self._proxy.state
+
+    async def _serve_pod_resources(self) -> None:
+        if self._proxy is None:
+            settings, store, pod_file = self._settings, self._store, self._pod_file
+            self._proxy = await run_in_thread(
+                lambda: build_pod_resources_proxy(settings, store, pod_file)
+            )
+        await self._proxy.run()
 
     def poll_for_unlisted_pods(self) -> None:
         """Poll the kubelet at once when a pod runs here that neither source of pods lists."""
@@ -384,8 +398,8 @@ class KubeletService:
     async def close(self) -> None:
         """Close all connections."""
         await self._client.close()
-        if self._channel is not None:
-            await self._channel.close()
+        if self._proxy is not None:
+            await self._proxy.close()
 
 
 def build_kubelet_service(
@@ -401,9 +415,20 @@ def build_kubelet_service(
     client = KubeletClient(settings, credentials, store, clock)
     source = KubeletFactsSource(client, clock, store, host_files, settings.root_dir)
     poller = KubeletPoller(client, clock, settings, facts=source, listener=facts)
-    if not settings.pod_resources_proxy:
-        return KubeletService(store, client, poller)
+    return KubeletService(settings, store, client, poller, pod_file)
+
+
+def build_pod_resources_proxy(
+    settings: KubeletSettings, store: SnapshotStore, pod_file: PodListFile | None
+) -> PodResourcesProxy:
+    """Return the proxy, which does not serve yet.
+
+    Imports gRPC: 100 ms and 12 MB, so on a thread and only if the proxy is switched on.
+    """
+    from agent.kubelet.pod_resources_proxy import (  # noqa: PLC0415 - grpc
+        PodResourcesChannel,
+        PodResourcesProxy,
+    )
+
     channel = PodResourcesChannel(kubelet_socket(settings.root_dir))
-    folder = settings.pod_resources_proxy_dir
-    proxy = PodResourcesProxy(folder, channel, store, pod_file)
-    return KubeletService(store, client, poller, channel, proxy)
+    return PodResourcesProxy(settings.pod_resources_proxy_dir, channel, store, pod_file)

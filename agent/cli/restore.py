@@ -55,7 +55,7 @@ from agent.kube.node_restore import (
     wait_until_restored,
 )
 from agent.kube.session import open_session
-from agent.kubelet.pod_resources_proxy import ProxySocketFile
+from agent.kubelet.pod_resources_socket import ProxySocketFile
 from agent.objects.device_info_file import DeviceInfoFileSink
 from agent.qos.eviction.history_file import FILE_NAME as EVICTIONS_FILE
 from agent.reconcile.audit_file import OLDER_SUFFIX

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from agent.kubelet.pod_resources_proxy import OPTIONS
+from agent.kubelet.pod_resources_socket import CHANNEL_OPTIONS
 from agent.loop import run_in_thread
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class ContainerRuntime:
         await run_in_thread(load_runtime_client)
         from grpc import aio  # noqa: PLC0415 - grpc
 
-        async with aio.insecure_channel(f"unix:{self._socket}", options=OPTIONS) as channel:
+        async with aio.insecure_channel(f"unix:{self._socket}", options=CHANNEL_OPTIONS) as channel:
             errors = await asyncio.gather(*(_stop_container(channel, one, grace_s) for one in ids))
         return next((error for error in errors if error), "")
 

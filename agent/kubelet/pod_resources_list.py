@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
 
 from agent.errors import ParseError
 from agent.snapshot.allocation import AllocatedDevice
@@ -11,9 +12,7 @@ from agent.snapshot.device_plugin import KubeletAllocation
 from agent.snapshot.pod import ENDED_PHASES, PodView
 from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
 from agent.wire_formats.kubelet import KOORDLET_RESOURCE_NAMES
-
-if TYPE_CHECKING:
-    from proto.gen import podresources_v1_pb2 as pb
+from proto.gen import podresources_v1_pb2 as pb
 
 DeviceIds = Mapping[str, tuple[str, ...]]  # resource name -> device ids
 
@@ -66,10 +65,6 @@ def add_allocations(
     exchanged according to `kubelet_allocations`, the list has the device that the container has.
     Raises `ParseError` if the reply is not an answer to List.
     """
-    from google.protobuf.message import DecodeError  # noqa: PLC0415 - protobuf
-
-    from proto.gen import podresources_v1_pb2 as pb  # noqa: PLC0415 - protobuf
-
     try:
         listed = pb.ListPodResourcesResponse.FromString(reply)
     except DecodeError as error:

@@ -14,12 +14,8 @@ import grpc
 import pytest
 from grpc import aio
 
-from agent.kubelet.pod_resources_proxy import (
-    TEMPORARY_PREFIX,
-    PodResourcesChannel,
-    PodResourcesProxy,
-    ProxySocketFile,
-)
+from agent.kubelet.pod_resources_proxy import PodResourcesChannel, PodResourcesProxy
+from agent.kubelet.pod_resources_socket import TEMPORARY_PREFIX, ProxySocketFile
 from agent.snapshot.cluster import ClusterView
 from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 from agent.snapshot.pod import KubeQos, PodView

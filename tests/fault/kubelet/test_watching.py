@@ -193,11 +193,7 @@ def test_a_right_that_lacks_for_settings_is_named_and_costs_no_pods(tmp_path: Pa
 
 
 def test_grpc_and_protobuf_are_loaded_when_they_are_used() -> None:
-    modules = (
-        "agent.kubelet.poller",
-        "agent.kubelet.client",
-        "agent.kubelet.pod_resources_proxy",
-    )
+    modules = ("agent.app.cluster", "agent.kubelet.container_runtime")
     heavy = ("grpc", "google.protobuf", "proto.gen")
     code = (
         f"import sys, {', '.join(modules)}\n"
