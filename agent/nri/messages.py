@@ -347,9 +347,15 @@ class RuntimeEvents:
         container: wire.Container,
         resources: LinuxResources,
     ) -> HookRequest:
-        """Return the request; reuse the sandbox of the view if the pod is the same."""
+        """Return the request; reuse the sandbox of the view if the pod is the same.
+
+        A sandbox in which a container is created runs, even if a list had it without a process.
+        """
         present = self._view_store.sandbox(pod.id or container.pod_sandbox_id)
         usable = present is not None and pod.uid in ("", present.uid)
+        if present is not None and present.stopped and stage is HookStage.CREATE:
+            present = replace(present, stopped=False)
+            self._view_store.update(present)
         sandbox = present if present is not None and usable else parse_sandbox(pod)
         if stage is HookStage.CREATE:
             self._view_store.add_requested(

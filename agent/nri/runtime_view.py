@@ -157,13 +157,19 @@ class RuntimeViewStore:
         """Replace the contents by a full list, and mark the view as synchronized.
 
         Whatever is new in a list other than the first was created without the hooks: it is marked.
+        A sandbox that was stopped once never runs again, whatever the list has of it.
         """
         changed_ids, previous_ids = (
             self._changed_ids or set(),
             self._containers.keys() | self._sandboxes.keys(),
         )
         self._changed_ids = None
-        self._sandboxes = self._merge(self._sandboxes, sandboxes, changed_ids, MAX_SANDBOXES)
+        stopped_ids = {key for key, sandbox in self._sandboxes.items() if sandbox.stopped}
+        listed = (
+            replace(sandbox, stopped=True) if sandbox.id in stopped_ids else sandbox
+            for sandbox in sandboxes
+        )
+        self._sandboxes = self._merge(self._sandboxes, listed, changed_ids, MAX_SANDBOXES)
         self._containers = self._merge(self._containers, containers, changed_ids, MAX_CONTAINERS)
         current_ids = self._sandboxes.keys() | self._containers.keys()
         if self._had_list:

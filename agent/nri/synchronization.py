@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError
+from msgspec.structs import replace
 
 from agent.errors import ParseError
 from agent.nri.messages import parse_runtime_container, parse_sandbox
@@ -55,13 +56,20 @@ class SynchronizationList:
         return more
 
     async def read(self) -> tuple[list[PodSandbox], list[RuntimeContainer]]:
-        """Return all pods and containers; invalid entries and stopped containers are left out."""
+        """Return all pods and containers; invalid entries and stopped containers are left out.
+
+        A sandbox with a container in the list has not stopped: some runtimes list running sandboxes
+        without a process.
+        """
         pods = await self._parse_all(self._pods, _parse_pod)
         containers = await self._parse_all(self._containers, _parse_container)
         alive = [
             container for container in containers if container.state is not ContainerState.STOPPED
         ]
-        return pods, alive
+        in_use = {container.sandbox_id for container in alive}
+        return [
+            replace(pod, stopped=False) if pod.stopped and pod.id in in_use else pod for pod in pods
+        ], alive
 
     async def _parse_all(
         self, entries: list[memoryview], read: Callable[[memoryview], T]
@@ -113,7 +121,16 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def _parse_pod(entry: memoryview) -> PodSandbox:
-    return parse_sandbox(wire.PodSandbox.FromString(bytes(entry)))
+    """Return a listed sandbox.
+
+    containerd also lists sandboxes that have stopped, until the kubelet removes them. Their process
+    is gone, and with it all that the runtime reads from it.
+    """
+    message = wire.PodSandbox.FromString(bytes(entry))
+    linux = message.linux
+    is_stopped = not (message.pid or linux.namespaces or linux.cgroups_path)
+    sandbox = parse_sandbox(message)
+    return replace(sandbox, stopped=True) if is_stopped else sandbox
 
 
 def _parse_container(entry: memoryview) -> RuntimeContainer:

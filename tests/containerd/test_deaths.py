@@ -114,3 +114,26 @@ def test_an_agent_that_ends_in_order_leaves_the_runtime_and_its_pods_as_they_are
     agent.stop()
     assert has_card(runtime, container)
     assert "/dev/nvidia0" not in look(runtime.cri, pod.start("after")).nodes
+
+
+def test_a_sandbox_that_ended_while_the_agent_was_away_holds_nothing(
+    runtime: Containerd, agent: Agent
+) -> None:
+    """The runtime lists it until the kubelet removes it, beside the pod's new one."""
+    pod = Pod(runtime, CARD).run()
+    stopped = [pod.id]
+    pod.start("before")
+    agent.kill()
+    pod.run_again()
+    agent.begin()
+    entries = agent.until(lambda now: now.state == "synchronized")
+    assert entries.stopped == stopped
+    after = pod.start("after")
+    assert agent.proof(after).verdict == "verified"
+    stopped.append(pod.id)
+    pod.run_again()
+    agent.until(lambda now: sorted(now.stopped) == sorted(stopped))
+    runtime.kill()
+    runtime.start()
+    entries = agent.until(lambda now: now.state == "synchronized" and now.registrations == 2)
+    assert sorted(entries.stopped) == sorted(stopped)

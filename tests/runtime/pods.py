@@ -21,6 +21,7 @@ class Pod:
     message: pb.PodSandbox
     containers: list[CreatedContainer] = field(default_factory=list)
     told: bool = False  # run by now: a Synchronize has it
+    stopped: bool = False  # a Synchronize has it all the same, without process and cgroup
 
     @property
     def id(self) -> str:
@@ -161,6 +162,17 @@ def as_told(version: Version, pod: pb.PodSandbox) -> pb.PodSandbox:
     pod_sandbox.CopyFrom(pod)
     del pod_sandbox.ips[:]
     return pod_sandbox
+
+
+def as_listed(version: Version, pod: Pod) -> pb.PodSandbox:
+    """Return a pod as a Synchronize has it: of one that stopped, the runtime has no task to read."""
+    reports = pb.PodSandbox()
+    reports.CopyFrom(as_told(version, pod.message))
+    if pod.stopped:
+        reports.pid = 0
+        reports.linux.ClearField("namespaces")
+        reports.linux.ClearField("cgroups_path")
+    return reports
 
 
 def as_told_container(version: Version, created: pb.Container) -> pb.Container:

@@ -12,7 +12,15 @@ from proto.gen import nri_plugin_pb2 as nri
 from tests.runtime.owners import Conflict, Owners
 from tests.runtime.plugin import Plugin
 from tests.runtime.plugin_calls import Asking, Failed
-from tests.runtime.pods import CreatedContainer, Pod, as_told, as_told_container, container, sandbox
+from tests.runtime.pods import (
+    CreatedContainer,
+    Pod,
+    as_listed,
+    as_told,
+    as_told_container,
+    container,
+    sandbox,
+)
 from tests.runtime.spec import Refused, Spec
 from tests.runtime.versions import Version
 
@@ -55,10 +63,10 @@ class Runtime(Asking):
         return self
 
     def picture(self) -> tuple[list[pb.PodSandbox], list[pb.Container]]:
-        """Return the pods that run, and their containers that do not rest."""
+        """Return the pods that are not removed, and their containers that do not rest."""
         pods = [pod for pod in self.pods if pod.told]
         return (
-            [as_told(self.version, pod.message) for pod in pods],
+            [as_listed(self.version, pod) for pod in pods],
             [
                 as_told_container(self.version, created.message)
                 for pod in pods
@@ -125,6 +133,7 @@ class Runtime(Asking):
         for created in list(pod.containers):
             if created.state != "stopped":
                 await self.stop(created)
+        pod.stopped = True
         async with self.lock:
             await self._event(nri.STOP_POD_SANDBOX, pod, None, fatal=True)
 

@@ -39,6 +39,7 @@ class AgentRecord(msgspec.Struct):
     ends: dict[str, int]
     missed: dict[str, str]
     containers: dict[str, str]
+    stopped: list[str]
     told: list[tuple[str, str]]
     proofs: dict[str, Proof]
     refused: dict[str, str]

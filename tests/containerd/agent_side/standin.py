@@ -126,6 +126,7 @@ class StandIn:
             "containers": {
                 container.id: container.state.value for container in view.containers.values()
             },
+            "stopped": [sandbox.id for sandbox in view.sandboxes.values() if sandbox.stopped],
             "told": self._reported.pairs(),
             "proofs": {
                 key: {"verdict": one.verdict.value, "details": one.details, "way": one.way}

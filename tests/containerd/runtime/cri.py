@@ -67,10 +67,14 @@ class Cri:
         request = pb.RunPodSandboxRequest(config=config, runtime_handler=handler)
         return self._call("RunPodSandbox", request, pb.RunPodSandboxResponse).pod_sandbox_id
 
-    def remove_pod(self, pod_id: str) -> None:
-        """Stop and remove a pod with all its containers."""
+    def stop_pod(self, pod_id: str) -> None:
+        """Stop a pod with all its containers."""
         stop = pb.StopPodSandboxRequest(pod_sandbox_id=pod_id)
         self._call("StopPodSandbox", stop, pb.StopPodSandboxResponse)
+
+    def remove_pod(self, pod_id: str) -> None:
+        """Stop and remove a pod with all its containers."""
+        self.stop_pod(pod_id)
         remove = pb.RemovePodSandboxRequest(pod_sandbox_id=pod_id)
         self._call("RemovePodSandbox", remove, pb.RemovePodSandboxResponse)
 

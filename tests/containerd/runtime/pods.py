@@ -27,6 +27,7 @@ class Pod:
     uid: str = field(default_factory=lambda: str(uuid.uuid4()))
     handler: str = ""  # of a runtime class
     id: str = ""
+    attempt: int = 0  # counts its sandboxes
 
     @property
     def cgroup(self) -> str:
@@ -36,7 +37,9 @@ class Pod:
     @property
     def config(self) -> pb.PodSandboxConfig:
         return pb.PodSandboxConfig(
-            metadata=pb.PodSandboxMetadata(name=self.name, uid=self.uid, namespace=NAMESPACE),
+            metadata=pb.PodSandboxMetadata(
+                name=self.name, uid=self.uid, namespace=NAMESPACE, attempt=self.attempt
+            ),
             labels={
                 "io.kubernetes.pod.name": self.name,
                 "io.kubernetes.pod.namespace": NAMESPACE,
@@ -54,6 +57,12 @@ class Pod:
         """Make the sandbox."""
         self.id = self.runtime.cri.run_pod(self.config, self.handler)
         return self
+
+    def run_again(self) -> Pod:
+        """Stop the sandbox and make another, as a kubelet does after its pause process ended."""
+        self.runtime.cri.stop_pod(self.id)
+        self.attempt += 1
+        return self.run()
 
     def create(
         self,

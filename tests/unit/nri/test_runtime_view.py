@@ -97,6 +97,15 @@ def test_a_sandbox_that_was_stopped_is_listed_until_it_is_removed_and_holds_noth
     assert [observation.sandboxes["p1"].stopped for observation in observations] == [False, True]
 
 
+def test_a_sandbox_that_was_stopped_stays_so_in_the_lists_of_later_connections() -> None:
+    own_values, _ = begun()
+    own_values.update(POD)
+    own_values.mark_stopped("p1")
+    own_values.begin_list()
+    own_values.replace_all([POD, PodSandbox(id="p2", uid="u1")], [])
+    assert [one.stopped for one in own_values.view.sandboxes.values()] == [True, False]
+
+
 def test_a_mark_goes_with_its_container() -> None:
     own_values, _ = begun()
     own_values.update(POD, MAIN)

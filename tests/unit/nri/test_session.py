@@ -294,3 +294,21 @@ def test_the_runtimes_name_and_abilities_are_in_the_view() -> None:
         assert both.views[-1].state == "synchronized"
 
     play(through)
+
+
+def test_a_sandbox_in_which_a_container_is_made_has_not_stopped() -> None:
+    """Runtimes that run a pod as a virtual machine may list its sandbox without a process."""
+
+    async def through(both: Talk) -> None:
+        listed = pod()
+        listed.linux.ClearField("namespaces")
+        await both.call("Synchronize", calls.SynchronizeRequest(pods=[listed]))
+        await both.session.ready
+        assert both.picture.view.sandboxes["p1"].stopped
+        await both.call("UpdateContainer", calls.UpdateContainerRequest(pod=pod()))
+        assert both.picture.view.sandboxes["p1"].stopped
+        await both.call("CreateContainer", CREATED)
+        assert not both.picture.view.sandboxes["p1"].stopped
+        assert both.asked[-1].pod == both.picture.view.sandboxes["p1"]
+
+    play(through)

@@ -55,6 +55,23 @@ def test_what_has_ended_is_left_out() -> None:
     assert parts.dropped == 0
 
 
+def test_a_sandbox_without_a_process_has_stopped_unless_a_container_in_it_lives() -> None:
+    """As containerd lists those that the kubelet has not removed yet."""
+    stopped, crowded, running = pod("p1"), pod("p2"), pod("p3")
+    for one in (stopped, crowded):
+        one.linux.ClearField("namespaces")
+    ended = container("c1", "p1")
+    ended.state = wire.CONTAINER_STOPPED
+    parts = SynchronizationList()
+    parts.add(
+        calls.SynchronizeRequest(
+            pods=[stopped, crowded, running], containers=[ended, container("c2", "p2")]
+        ).SerializeToString()
+    )
+    pods, _ = asyncio.run(parts.read())
+    assert {one.id: one.stopped for one in pods} == {"p1": True, "p2": False, "p3": False}
+
+
 def test_a_malformed_pod_costs_only_itself() -> None:
     good, bad = listed(1, 1), bytes.fromhex("0a020a09")
     parts = SynchronizationList()
