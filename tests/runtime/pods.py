@@ -165,7 +165,7 @@ def as_told(version: Version, pod: pb.PodSandbox) -> pb.PodSandbox:
 
 
 def as_listed(version: Version, pod: Pod) -> pb.PodSandbox:
-    """Return a pod as a Synchronize has it: of one that stopped, the runtime has no task to read."""
+    """Return a pod as a Synchronize has it; one that stopped has no task to read from."""
     reports = pb.PodSandbox()
     reports.CopyFrom(as_told(version, pod.message))
     if pod.stopped:
