@@ -123,12 +123,13 @@ def restore_entries(
 
     A value that is neither the agent's nor the original was written by another program, and stays
     unless `force`. A restored entry is dropped from the ledger, so that a run that is killed can be
-    repeated; an entry for which the time budget is too short is `late`. Raises `LedgerError` if the
-    ledger cannot be written.
+    repeated; an entry for which the time budget is too short is `late`. The budget is that of the
+    writes: if it had to pay for reading all files, too many of them would never be restored. Raises
+    `LedgerError` if the ledger cannot be written.
     """
-    until_s = monotonic() + budget_s
     selected = tuple(entries)
     state = _read_all(values, selected, force=force)
+    until_s = monotonic() + budget_s
     if dry_run:
         _plan_restore(values, state)
         _restore_switches(values, selected, state, lambda: True, force=force, dry_run=True)

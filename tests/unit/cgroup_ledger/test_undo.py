@@ -147,6 +147,28 @@ def test_an_entry_that_exceeds_the_time_is_reported(groups: RealGroups) -> None:
     assert len(run.ledger.entries) == 1
 
 
+def test_a_time_that_is_too_short_to_read_all_files_restores_some_of_them(
+    groups: RealGroups,
+) -> None:
+    pod = groups.pod()
+    children = [groups.container(pod, number) for number in range(1, 4)]
+    run = Run(groups)
+    run.write(*((child, SHARES, 2) for child in children))
+    clock = ManualClock()
+    read = run.values.files.read
+
+    def read_slowly(path: str, size: int) -> bytes:
+        clock.advance(1.0)
+        return read(path, size)
+
+    run.values.files.read = read_slowly  # type: ignore[method-assign]  # a slow kernel
+    for _ in children:
+        entries = tuple(run.ledger.entries.values())
+        restore_entries(run.ledger, run.values, entries, monotonic=clock.monotonic, budget_s=0.5)
+    assert run.ledger.entries == {}
+    assert {groups.get(child, "cpu.shares") for child in children} == {"1024"}
+
+
 def test_processes_wait_for_the_next_time_too(groups: RealGroups) -> None:
     child = groups.container(groups.pod(), 1)
     run = Run(groups)
