@@ -26,6 +26,7 @@ from agent.kube.watch.decoder import WatchedKind
 from agent.kube.watch.reflector import Reflector, WatchScope
 from agent.kubelet.pod_merge import PodMerger
 from agent.messages import ClusterFactsChanged, MessageQueue
+from agent.objects.node import PUBLISHED_CONDITIONS
 from agent.slo.status import build_slo_view
 from agent.snapshot.cluster import (
     ClusterView,
@@ -233,6 +234,17 @@ def _log_refused_values(before: NodeSloView, now: NodeSloView) -> None:
         log.warning("node_slo_refused", extra=fields)
 
 
+def _published_part(node: NodeView | None) -> object:
+    """Return the fields of the Node that the agent may write, and its uid; `None` without a Node.
+
+    The kubelet writes other fields every few minutes, after which nothing has to be read.
+    """
+    if node is None:
+        return None
+    conditions = tuple(one for one in node.conditions if one[0] in PUBLISHED_CONDITIONS)
+    return node.uid, node.labels, conditions
+
+
 def create_watches(
     api: ApiClient,
     node: str,
@@ -259,8 +271,17 @@ def create_watches(
     def report(kind: WatchedKind[Any, str]) -> Callable[[Mapping[str, str]], None]:
         return lambda view: on_version(kind.resource.kind, view.get(node))
 
+    published: object = None
+
+    def update_node(view: Mapping[str, NodeView]) -> None:
+        nonlocal published
+        known.update_node(view)
+        before, published = published, _published_part(view.get(node))
+        if published != before:
+            on_version(OWN_NODE.resource.kind, view[node].resource_version if published else None)
+
     return {
-        "node": follow(OWN_NODE, known.update_node),
+        "node": follow(OWN_NODE, update_node),
         "slo": follow(OWN_NODE_SLO, known.update_slo),
         "metric_policy": follow(OWN_NODE_METRIC, known.update_metric_policy),
         "pods": follow(OWN_PODS, known.update_api_pods),

@@ -18,6 +18,7 @@ from agent.devices.presence import is_inventory_complete
 from agent.objects.condition_json import FALSE, TRUE, UNKNOWN, condition_json
 from agent.objects.device import accelerator_labels
 from agent.objects.fault_conditions import (
+    FAULT_TYPES,
     SEVERAL_REASONS,
     fault_conditions,
     merge_node_conditions,
@@ -34,6 +35,11 @@ from agent.wire_formats.device_object import select_devices
 ACCELERATORS_HEALTHY = "AcceleratorsHealthy"
 DEVICE_INJECTION_READY = "DeviceInjectionReady"
 ENFORCEMENT_HEALTHY = "EnforcementHealthy"
+PUBLISHED_CONDITIONS = FAULT_TYPES | {
+    ACCELERATORS_HEALTHY,
+    DEVICE_INJECTION_READY,
+    ENFORCEMENT_HEALTHY,
+}
 RUNTIME_ASKS, RUNTIME_DOES_NOT_ASK = "RuntimeAsks", "RuntimeDoesNotAsk"
 GRACE_S = 30.0  # a restart of the runtime or of the agent is not reported
 ALL_HEALTHY, ALL_SET = "AllHealthy", "AllSet"

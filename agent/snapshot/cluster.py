@@ -31,6 +31,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     kubelet_port: int | None = None
     machine_id: str = ""
     boot_id: str = ""
+    conditions: tuple[tuple[str, str, str], ...] = ()  # (type, status, reason), in their order
 
     def label(self, key: str) -> str | None:
         """Return a label's value."""

@@ -75,6 +75,7 @@ def sorted_pairs(name: str, pairs: Mapping[str, str] | None) -> Pairs:
 
 MAX_RESOURCES = 1024
 MAX_ADDRESSES = 64
+MAX_CONDITIONS = 256
 MAX_TEXT = 256  # of an id, a resource's name, a quantity
 
 _Quantities = dict[str, str | int | float]
@@ -98,12 +99,19 @@ class _NodeInfo(msgspec.Struct):
     boot_id: str = msgspec.field(default="", name="bootID")
 
 
+class _NodeCondition(msgspec.Struct):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+
+
 class _NodeStatus(msgspec.Struct, rename="camel"):
     capacity: _Quantities | None = None
     allocatable: _Quantities | None = None
     addresses: list[_NodeAddress] | None = None
     daemon_endpoints: _DaemonEndpoints | None = None
     node_info: _NodeInfo | None = None
+    conditions: list[_NodeCondition] | None = None
 
 
 class NodeObject(msgspec.Struct):
@@ -130,6 +138,9 @@ def node_facts(node: NodeObject) -> NodeView:
         kubelet_port=_port(status.daemon_endpoints),
         machine_id=info.machine_id[:MAX_TEXT],
         boot_id=info.boot_id[:MAX_TEXT],
+        conditions=tuple(
+            (one.type, one.status, one.reason) for one in (status.conditions or [])[:MAX_CONDITIONS]
+        ),
     )
 
 
