@@ -33,6 +33,7 @@ SWITCH_VALUES = ("0", "1")
 WIDEST_TEXT = (
     "all CPUs of the group above: the kernel does not empty the set of a group with processes"
 )
+OFFLINE_TEXT = "without CPUs that are offline now: the kernel accepts none of them"
 KILLS_TEXT = "in use is more than this limit: the kernel would kill processes"
 NEWER_VERSION_TEXT = "recorded by a newer version of the agent: this one cannot undo it"
 
@@ -241,16 +242,34 @@ def _current(values: CgroupValues, desired: DesiredValue, entry: LedgerEntry) ->
 
 
 def _achievable(values: CgroupValues, state: _RestoreState, desired: DesiredValue) -> DesiredValue:
-    """Return the desired value; for an empty CPU set, the widest set that the kernel accepts."""
-    if desired.key is not CPUS or desired.value or not state.values[desired.target]:
+    """Return the desired value; for CPUs that the kernel does not accept, the widest such set."""
+    if desired.key is not CPUS or not state.values[desired.target]:
         return desired
-    if values.version != 2 or not values.is_populated(desired.cgroup):
+    cpus = _accepted_cpus(values, state, desired)
+    if not cpus or cpus == desired.value:
         return desired
-    widest = _effective_after(values, state, desired.cgroup.rpartition("/")[0])
-    if not widest:
-        return desired
-    state.targets[desired.target] = CPUS.to_ledger(widest)
-    return msgspec.structs.replace(desired, value=widest)
+    state.targets[desired.target] = CPUS.to_ledger(cpus)
+    return msgspec.structs.replace(desired, value=cpus)
+
+
+def _accepted_cpus(
+    values: CgroupValues, state: _RestoreState, desired: DesiredValue
+) -> CgroupValue | None:
+    """Return the CPUs to write instead of a desired set; `None` or empty: there are none.
+
+    Version 1 accepts no CPU that is offline, version 2 no empty set of a group with processes.
+    """
+    if values.version == 1:
+        try:
+            online = values.read_value("/", CPUS)
+        except ParseError:
+            return None
+        if not isinstance(online, frozenset) or not isinstance(desired.value, frozenset):
+            return None
+        return desired.value & online
+    if desired.value or not values.is_populated(desired.cgroup):
+        return None
+    return _effective_after(values, state, desired.cgroup.rpartition("/")[0])
 
 
 def _effective_after(
@@ -459,5 +478,5 @@ def _set_state(
         state=state,
         current=current,
         target=text,
-        detail=detail or (WIDEST_TEXT if text else ""),
+        detail=detail or (text and (OFFLINE_TEXT if entry.original else WIDEST_TEXT)),
     )

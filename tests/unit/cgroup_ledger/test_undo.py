@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from agent.cgroup.cpu import Bandwidth
 from agent.cgroup.keys import CPUS, MEMORY, QUOTA, SHARES, CgroupKey, CgroupValue
 from agent.cgroup.ledger import OOM_HIERARCHY, ChangeLedger, LedgerEntry
 from agent.cgroup.processes import OOM_SCORE_ADJ
-from agent.cgroup.restore import RestoreResult, restore_entries
+from agent.cgroup.restore import OFFLINE_TEXT, RestoreResult, restore_entries
 from agent.cgroup.values import CgroupValues, KernelFiles
 from agent.cgroup.write_plan import DesiredValue
 from agent.cgroup.writer import CgroupWriter
@@ -132,6 +134,20 @@ def test_what_the_kernel_refuses_stays_to_be_undone(groups: RealGroups) -> None:
     assert one.state == "refused"
     assert "EACCES" in one.detail
     assert len(run.ledger.entries) == 1
+
+
+def test_cpus_that_were_switched_off_meanwhile_are_left_out(groups: RealGroups) -> None:
+    pod = groups.pod()
+    run = Run(groups)
+    run.write((pod, CPUS, frozenset({1})))
+    (entry,) = run.ledger.entries.values()
+    run.ledger.set(replace(entry, original=f"0-{os.cpu_count()}"))
+    (planned,) = run.undo(dry_run=True)
+    online = groups.get("/", "cpuset.cpus")
+    assert planned.summary.endswith(f"1 → {online} ({OFFLINE_TEXT})")
+    assert states(run.undo()) == {"restored"}
+    assert groups.get(pod, "cpuset.cpus") == online
+    assert run.ledger.entries == {}
 
 
 def test_an_entry_that_exceeds_the_time_is_reported(groups: RealGroups) -> None:
