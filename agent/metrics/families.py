@@ -192,14 +192,14 @@ _NODE: tuple[_Row, ...] = (
         "gauge",
         (*NODE, "numa_node"),
         "bytes",
-        "Memory in use on a memory node.",
+        "Memory in use on a memory node, without page cache.",
     ),
     (
         "numa_pods_memory_used_bytes",
         "gauge",
         (*NODE, "numa_node"),
         "bytes",
-        "Memory in use by pods on a memory node.",
+        "Memory in use by pods on a memory node, with page cache.",
     ),
     (
         "prod_reclaimable_cpu_cores",

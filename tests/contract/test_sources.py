@@ -99,11 +99,13 @@ def test_traffic_of_samples_is_shown_by_link_and_direction(source: Source) -> No
         view = recorder.add(9.0 * second, NodeUsage(), (state,)) or view
     assert view is not None
     for sample in answers.samples[-1]:
-        read = {(reading.family, label) for reading in sample.readings for label in reading.labels}
         measured = {
             one.link
             for one in traffic
-            if one.family.endswith("_per_second") and {(one.family, x) for x in one.labels} <= read
+            for reading in sample.readings
+            if one.family.endswith("_per_second")
+            and one.family == reading.family
+            and {*one.labels} <= {*reading.labels}
         }
         trend = view.devices.get(sample.key, DeviceTrend())
         assert measured <= {one.link for one in trend.links}

@@ -99,6 +99,14 @@ PORT_COUNTERS: Mapping[str, PortCounter] = MappingProxyType(
     }
 )
 
+# by the counter of which it is the rate
+RATES: Mapping[str, str] = MappingProxyType(
+    {
+        f"{PREFIX}port_{direction}_bytes_total": f"{PREFIX}port_{direction}_bytes_per_second"
+        for direction in ("transmit", "receive")
+    }
+)
+
 INFO_LABELS = (
     "rdma", "board_id", "firmware", "hca_type", "node_guid", "driver", "link_layer", "netdev",
 )  # fmt: skip
@@ -118,6 +126,15 @@ FAMILIES: tuple[MetricFamily, ...] = (
     _family("gauge", "port_lid", "Local identifier (InfiniBand)."),
     _family("gauge", "port_sm_lid", "Local identifier of the subnet manager (InfiniBand)."),
     *(_family("counter", item.family, item.help) for item in PORT_COUNTERS.values()),
+    *(
+        MetricFamily(
+            name=family,
+            type="gauge",
+            help="Data rate of the port between the last two readings of its counters.",
+            labels=_PORT_LABELS,
+        )
+        for family in RATES.values()
+    ),
     _family("counter", "port_hw_total", "A driver's counter, by its own name.", _COUNTER_LABELS),
     _family("counter", "device_hw_total", "A driver's counter for all ports.", ("rdma", "counter")),
     _family(
@@ -133,7 +150,8 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *POD_FAMILIES,
 )
 
-TRAFFIC = (
-    TrafficSource(link="RDMA", family=f"{PREFIX}port_transmit_bytes_total", is_sent=True),
-    TrafficSource(link="RDMA", family=f"{PREFIX}port_receive_bytes_total", is_sent=False),
+# not the counters, whose last values are in all samples until they are read again
+TRAFFIC = tuple(
+    TrafficSource(link="RDMA", family=family, is_sent="_transmit_" in family)
+    for family in RATES.values()
 )

@@ -22,6 +22,7 @@ from plugins.vendors.rdma.sysfs.counters import (
     CountedDevice,
     CounterFile,
     CounterReader,
+    TrafficRates,
     list_counter_files,
     port_readings,
     readings_of,
@@ -50,6 +51,7 @@ class _CounterState(msgspec.Struct):
     """The state of a device's counters after the last reading."""
 
     files: tuple[CounterFile, ...]
+    rates: TrafficRates = msgspec.field(default_factory=TrafficRates)
     readings: tuple[MetricValue, ...] = ()
     windows: dict[int, ErrorWindow] = msgspec.field(default_factory=dict)
 
@@ -103,10 +105,9 @@ class RdmaWatch:
             for key, target in self._targets.items():
                 state = _CounterState(list_counter_files(self._host, target.device))
                 if key in last_states:
-                    state.readings, state.windows = (
-                        last_states[key].readings,
-                        last_states[key].windows,
-                    )
+                    last = last_states[key]
+                    state.readings, state.windows = last.readings, last.windows
+                    state.rates = last.rates
                 self._counter_states[key] = state
             paths = {
                 file.path
@@ -289,6 +290,7 @@ class RdmaWatch:
         for file in state.files:
             value = self._counters.value(file.path)
             readings += readings_of(file, value)
+            readings += state.rates.read(file, value, now_s)
             if value is not None and file.name in ("link_downed", *self._settings.limits):
                 link_counters.setdefault(file.port, {}).setdefault(file.name, value)
         for port in port_states:

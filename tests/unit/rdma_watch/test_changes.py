@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from agent.devices.trend import TrendRecorder
 from agent.errors import BadConfig
 from agent.snapshot.device import HealthState
+from agent.snapshot.node import VendorState
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.usage import NodeUsage
 from plugins.vendors.rdma.settings import RdmaSettings
 from plugins.vendors.rdma.vendor import RdmaVendor
 from tests.unit.rdma import made
-from tests.unit.rdma_watch.node import PF, PORT, Node, state
+from tests.unit.rdma_watch.node import PF, PORT, Node, state, values
 from tests.vendors import checked_settings
 
 
@@ -56,6 +60,59 @@ def test_samples_carry_the_verdict_with_what_is_wrong_beside_the_ports(tmp_path:
     (device,) = bare.session.discover().devices
     assert device.health.reason == "DeviceNodeMissing"
     assert bare.sample().health == device.health
+
+
+def port_bytes(count: int) -> made.Entries:
+    """Return counters of a port that has sent so many bytes, and received twice as many."""
+    counters = {
+        "port_xmit_data": count // 4,
+        "port_rcv_data": count // 2,
+        "unicast_xmit_packets": 1,
+    }
+    return {f"{PORT}/counters/{name}": f"{value}\n".encode() for name, value in counters.items()}
+
+
+def test_steady_traffic_is_steady_in_the_trend_though_counters_are_read_seldom(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path, made.nic(PF, "mlx5_0") | port_bytes(0), RdmaSettings())
+    node.session.discover()
+    description = RdmaVendor.description
+    trend, views = TrendRecorder({"rdma": description.traffic}), []
+    for second in range(120):
+        node.change(port_bytes(second * 40_000_000))
+        samples = SnapshotPart(node.session.sample(), node.clock.monotonic())
+        vendor = VendorState(vendor="rdma", samples=samples)
+        views.append(trend.add(node.clock.monotonic(), NodeUsage(), (vendor,)))
+        node.clock.advance(1)
+    (device,) = [view for view in views if view is not None][-1].devices.values()
+    (link,) = device.links
+    assert set(link.sent.values[-20:]) == {40_000_000.0}
+    assert set(link.received.values[-20:]) == {80_000_000.0}
+
+
+def test_a_rate_of_a_port_needs_two_counts_and_ends_with_a_reset(tmp_path: Path) -> None:
+    node = Node(tmp_path, made.nic(PF, "mlx5_0") | port_bytes(4_000), RdmaSettings())
+    node.session.discover()
+    rates = []
+    for count in (4_000, 4_000, 404_000, 8_000, 8_000):
+        node.change(port_bytes(count))
+        rates.append(values(node.sample(), "port_transmit_bytes_per_second"))
+        node.clock.advance(10)
+    assert rates == [[], [0.0], [40_000.0], [], [0.0]]
+
+
+def test_a_counter_at_the_end_of_its_field_has_no_rate(tmp_path: Path) -> None:
+    node = Node(tmp_path, made.nic(PF, "mlx5_0"), RdmaSettings())
+    name = f"{PORT}/counters/port_xmit_data"
+    node.change({name: b"4294967000\n"})
+    node.session.discover()
+    for count in (4_294_967_000, 4_294_967_295, 4_294_967_295):
+        node.change({name: f"{count}\n".encode()})
+        sample = node.sample()
+        node.clock.advance(10)
+        assert values(sample, "port_transmit_bytes_per_second") == []
+    assert values(sample, "port_transmit_bytes_total") == [4 * 4_294_967_295.0]
 
 
 def test_a_port_that_fails_says_so_in_samples_too(tmp_path: Path) -> None:

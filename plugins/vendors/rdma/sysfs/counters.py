@@ -10,7 +10,7 @@ from agent.host.files import LiveHostFiles, read_text
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import MetricValue
 from plugins.vendors.rdma.health.ports import ACTIVE, ACTIVE_DEFER, PortReading
-from plugins.vendors.rdma.metrics import PORT_COUNTERS, PREFIX
+from plugins.vendors.rdma.metrics import PORT_COUNTERS, PREFIX, RATES
 from plugins.vendors.rdma.sysfs.classes import CLASS, list_entries
 from plugins.vendors.rdma.sysfs.ports import INFINIBAND
 from plugins.vendors.rdma.sysfs.values import (
@@ -104,6 +104,30 @@ def readings_of(file: CounterFile, value: int | None) -> tuple[MetricValue, ...]
         labels=(*file.labels, file.name),
     )
     return reading, saturated
+
+
+class TrafficRates:
+    """Bytes per second of a device's ports, between the last two readings of each counter."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, int]] = {}  # time and value, by path
+
+    def read(self, file: CounterFile, value: int | None, now_s: float) -> tuple[MetricValue, ...]:
+        """Return the rate of a counter of data.
+
+        A counter that is new, was reset, or stands at the end of its field has none.
+        """
+        family = RATES.get(file.family)
+        if family is None:
+            return ()
+        last = self._last.pop(file.path, None)
+        if value is None or value == file.maximum:
+            return ()
+        self._last[file.path] = now_s, value
+        if last is None or now_s <= last[0] or value < last[1]:
+            return ()
+        rate = (value - last[1]) * file.scale / (now_s - last[0])
+        return (MetricValue(family=family, value=rate, labels=file.labels),)
 
 
 def port_readings(host: HostFiles, name: str, reading: PortReading) -> tuple[MetricValue, ...]:
