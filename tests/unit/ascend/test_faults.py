@@ -231,6 +231,32 @@ def test_an_occurrence_of_a_time_that_is_far_ahead_counts_no_more() -> None:
     assert history.separated_s is None
 
 
+def test_a_fault_ends_although_the_clock_was_set_back_while_it_lasted() -> None:
+    history = fault_history.raise_fault(NO_FAULTS, 0x80A18008, 10_000.0)
+    polled = fault_history.apply_poll(history, (), 6_400.0, 6_400.5)
+    assert fault_history.active_codes(polled) == ()
+
+
+def test_a_lost_link_counts_when_it_lasts_after_the_clock_was_set_back() -> None:
+    history = history_after((10_000.0, (LINK,)), (6_400.0, (LINK,)), (6_401.0, (LINK,)))
+    assert not history.link_outage
+    assert fault_history.update_codes(history, (LINK,), 6_421.5).link_outage
+
+
+def test_an_outage_that_ended_in_the_future_is_over() -> None:
+    history = history_after((10_000.0, (LINK,)), (10_030.0, (LINK,)), (10_031.0, ()))
+    assert history.link_outage
+    assert not fault_history.update_codes(history, (), 6_400.0).link_outage
+
+
+def test_a_chip_is_let_back_two_days_after_the_clock_was_set_back() -> None:
+    looks = [(1e9 + at, codes) for at in range(0, 10, 2) for codes in ((LINK,), ())]
+    history = fault_history.update_codes(history_after(*looks), (), 5.0)
+    assert history.separated_s is not None
+    later = fault_history.update_codes(history, (), 5.0 + fault_history.LINK_RELEASED_S)
+    assert later.separated_s is None
+
+
 def test_the_table_has_the_figures_of_the_maker() -> None:
     table = maker_table()
     assert len(recurring_codes()) == 41

@@ -1,6 +1,7 @@
 """Fault history of one chip, which takes it out for recurring or lasting faults. Pure.
 
-Times are wall-clock seconds, because the history is stored over restarts.
+Times are wall-clock seconds, because the history is stored over restarts. A clock that is set back
+leaves times ahead of now: such a time neither prolongs a fault nor ends it early.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ LINK_LASTS_S = 20.0
 LINK_GONE_S = 60.0
 MAX_TIMES = 8  # stored occurrences of a code
 MAX_CODES = 256
+AHEAD_S = 5.0  # a time that is further ahead of now is from before the clock was set back
 
 
 class FaultOccurrences(msgspec.Struct, frozen=True):
@@ -77,7 +79,7 @@ def apply_poll(
     Changes by events after that time are newer than the poll and stay. Otherwise a fault that
     begins during a poll would end with this poll and begin again with the next.
     """
-    newer = [entry for entry in history.codes if _changed_s(entry) > poll_start_s]
+    newer = [entry for entry in history.codes if poll_start_s < _changed_s(entry) < now_s + AHEAD_S]
     polled_codes = set(codes) - {entry.code for entry in newer}
     return update_codes(
         history, polled_codes | {entry.code for entry in newer if entry.active}, now_s
@@ -114,7 +116,8 @@ def _is_relevant(entry: FaultOccurrences, now_s: float) -> bool:
 
 def _update_entry(entry: FaultOccurrences, now_active: bool, now_s: float) -> FaultOccurrences:
     if entry.active == now_active:
-        return entry
+        is_ahead = entry.active and entry.began_s[-1] > now_s + AHEAD_S
+        return replace(entry, began_s=(*entry.began_s[:-1], now_s)) if is_ahead else entry
     if not now_active:
         return replace(entry, active=False, ended_s=now_s)
     times = (*entry.began_s, now_s)[-MAX_TIMES:]
@@ -124,8 +127,11 @@ def _update_entry(entry: FaultOccurrences, now_active: bool, now_s: float) -> Fa
 def _apply_limits(history: FaultHistory, now_s: float) -> FaultHistory:
     history = replace(history, link_outage=_has_link_outage(history, now_s))
     if history.separated_s is not None:
-        is_released = history.released_s is not None and now_s >= history.released_s
-        return release_chip(history) if is_released else history
+        if history.released_s is None:
+            return history
+        released_s = min(history.released_s, now_s + LINK_RELEASED_S)
+        is_released = now_s >= released_s
+        return release_chip(history) if is_released else replace(history, released_s=released_s)
     for entry in history.codes:
         limit = limit_of(entry.code)
         recent = [began for began in entry.began_s if abs(now_s - began) < DAY_S]
@@ -143,4 +149,4 @@ def _has_link_outage(history: FaultHistory, now_s: float) -> bool:
         return history.link_outage or now_s - entry.began_s[-1] > LINK_LASTS_S
     ended_s = entry.ended_s if entry.ended_s is not None else now_s
     was_lasting = history.link_outage or ended_s - entry.began_s[-1] > LINK_LASTS_S
-    return was_lasting and now_s - ended_s <= LINK_GONE_S
+    return was_lasting and -AHEAD_S < now_s - ended_s <= LINK_GONE_S
