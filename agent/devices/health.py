@@ -65,8 +65,6 @@ def severity(state: HealthState) -> int:
 
 FLAPPING = "Flapping"
 
-# steps in which a probing device reports its progress: each step is a write of the object
-PROGRESS_STEPS = 4
 HEALTHY, SUSPECT = HealthState.HEALTHY, HealthState.SUSPECT
 PROBING, FAILED = HealthState.PROBING, HealthState.FAILED
 _HEALTHY_CAUSE = HealthCause(Health().reason, Health().message)
@@ -127,7 +125,7 @@ def render_health(track: HealthTrack, policy: HealthPolicy) -> Health:
         )
         reason = FLAPPING
     elif track.state is PROBING:
-        message = f"{message}; {_progress(track, policy)}"
+        message = f"{message}; {_recovery_text(policy)}"
     elif track.state is SUSPECT and track.last_state is FAILED:
         message = f"{message}; failed if {policy.failed_looks} looks in a row find it so"
     return Health(
@@ -254,13 +252,9 @@ def _change_time(track: HealthTrack, target: HealthState, verdict: Health, now: 
     return dated_s
 
 
-def _progress(track: HealthTrack, policy: HealthPolicy) -> str:
-    """Return what a probing device still needs, in a few steps instead of with every check."""
-    fraction = min(1.0, track.good_checks / policy.clean_probes)
-    if policy.clean_s > 0:
-        fraction = min(fraction, (track.last_check_s - track.last_bad_s) / policy.clean_s)
-    percent = int(fraction * PROGRESS_STEPS) * 100 // PROGRESS_STEPS
+def _recovery_text(policy: HealthPolicy) -> str:
+    """Return what a probing device needs. Its progress is left out: each step would be a write."""
     requirement = f"{policy.clean_probes} looks in a row" + (
         f" and {policy.clean_s:g} s" if policy.clean_s > 0 else ""
     )
-    return f"looks well again, in service after {requirement} without a fault: {percent} %"
+    return f"looks well again, in service after {requirement} without a fault"

@@ -110,7 +110,7 @@ def _health_text(health: Health) -> str:
 
 
 def _repeat_key(health: Health) -> str:
-    """Return what repeats share: the text of a probing device changes with its progress."""
+    """Return what repeats share: the text of a probing device has that of its last fault."""
     return health.reason if health.state is HealthState.PROBING else ""
 
 
