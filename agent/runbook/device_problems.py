@@ -164,6 +164,7 @@ def _worker_problem(state: VendorState, context: ProblemContext) -> Problem | No
     """Return the problem of a worker that does not answer; one that starts has none."""
     if state.state not in _STATE_REASONS:
         return None
+    answers_s = [s for s in (state.inventory.taken_s, state.samples.taken_s) if s is not None]
     return context.problem(
         SubjectKind.VENDOR,
         state.vendor,
@@ -171,4 +172,5 @@ def _worker_problem(state: VendorState, context: ProblemContext) -> Problem | No
         state.reason or _STATE_REASONS[state.state],
         f"{state.state}: {state.message}".removesuffix(": "),
         vendor=state.vendor,
+        since_s=context.wall_time(max(answers_s, default=None)),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from agent.snapshot.cluster import (
     ANOTHER_MACHINE,
@@ -14,6 +15,7 @@ from agent.snapshot.cluster import (
     WritePermission,
 )
 from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.part import SnapshotPart
 from agent.snapshot.self_check import LoopStatus, SelfCheck, SelfCheckReport
 
 # Kinds that a cluster may lack: without koord-manager there is no NodeSLO. For an object that the
@@ -52,26 +54,33 @@ def loop_checks(loops: Iterable[LoopStatus], now_s: float) -> list[SelfCheck]:
     return checks
 
 
+def host_parts(snapshot: NodeSnapshot) -> tuple[tuple[str, SnapshotPart[Any]], ...]:
+    """Return the parts of the snapshot that are read from the host, by name."""
+    return (
+        ("cpus", snapshot.cpus),
+        ("numa", snapshot.numa),
+        ("pci", snapshot.pci),
+        ("devices", snapshot.devices),
+    )
+
+
+def part_check(name: str, part: SnapshotPart[Any]) -> SelfCheck:
+    """Return the check on one part of the snapshot: whether its last reading succeeded."""
+    return SelfCheck(
+        name=f"part:{name}",
+        ok=part.taken_s is not None and not part.error,
+        message=part.error,
+        reason="HostPartUnread",
+    )
+
+
 def snapshot_checks(snapshot: NodeSnapshot) -> list[SelfCheck]:
     """Return the checks on parts of the snapshot and on the vendors.
 
     A vendor that does not answer does not make the agent unready: otherwise one broken driver
     would take all other devices out of the metrics.
     """
-    checks = [
-        SelfCheck(
-            name=f"part:{name}",
-            ok=part.taken_s is not None and not part.error,
-            message=part.error,
-            reason="HostPartUnread",
-        )
-        for name, part in (
-            ("cpus", snapshot.cpus),
-            ("numa", snapshot.numa),
-            ("pci", snapshot.pci),
-            ("devices", snapshot.devices),
-        )
-    ]
+    checks = [part_check(name, part) for name, part in host_parts(snapshot)]
     for vendor in snapshot.vendors:
         message = f"{vendor.state} {vendor.reason} {vendor.message}".strip()
         checks.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agent.runbook.problem import Problem, ProblemContext, Severity, SubjectKind, name_some
-from agent.runbook.self_checks import is_watch_failing, loop_checks, snapshot_checks
+from agent.runbook.self_checks import host_parts, is_watch_failing, loop_checks, part_check
 from agent.snapshot.allocation import ContainerVerification, VerificationCause, VerificationStatus
 from agent.snapshot.cluster import (
     ANOTHER_MACHINE,
@@ -39,7 +39,11 @@ def own_problems(snapshot: NodeSnapshot, context: ProblemContext) -> Iterator[Pr
     for loop, check in zip(snapshot.loops, loop_checks(snapshot.loops, context.now_s), strict=True):
         if not check.ok:
             yield _check_problem(check, context, context.wall_time(loop.last_success_s))
-    for check in (*snapshot_checks(snapshot), *snapshot.checks):
+    for name, part in host_parts(snapshot):
+        check = part_check(name, part)
+        if not check.ok:
+            yield _check_problem(check, context, context.wall_time(part.taken_s))
+    for check in snapshot.checks:
         if not check.ok and not check.name.startswith(_OTHERWISE_LISTED):
             yield _check_problem(check, context, None)
 

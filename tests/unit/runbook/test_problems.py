@@ -148,6 +148,26 @@ def test_a_worker_that_hangs_is_critical_one_that_starts_is_nothing() -> None:
     assert problems(replace(node(), vendors=(VendorState(vendor="nvidia"),))) == ()
 
 
+def test_a_worker_is_a_problem_since_its_last_answer() -> None:
+    late = VendorState(
+        vendor="nvidia",
+        state="stalled",
+        inventory=SnapshotPart(None, NOW_S - 300),
+        samples=SnapshotPart((), NOW_S - 20, "no answer"),
+    )
+    assert only(replace(node(), vendors=(late,))).since_s == WALL_S - 20
+    silent = replace(late, inventory=SnapshotPart(None), samples=SnapshotPart(()))
+    assert only(replace(node(), vendors=(silent,))).since_s is None
+
+
+def test_a_part_of_the_host_is_a_problem_since_it_was_last_read() -> None:
+    now = node()
+    unread = replace(now, pci=SnapshotPart(now.pci.value, NOW_S - 70, "EIO"))
+    problem = only(unread)
+    assert (problem.subject, problem.reason) == ("part:pci", "HostPartUnread")
+    assert problem.since_s == WALL_S - 70
+
+
 def test_a_problem_of_a_vendor_has_the_entry_of_that_vendor() -> None:
     now = node()
     view = replace(
