@@ -1,4 +1,4 @@
-"""What the commands of the agent and of the scheduler share: streams, errors, exit status.
+"""What the commands of both programs share: streams, errors, exit status, limit of open files.
 
 An expected error is one line on standard error. Every start loads this module, so it imports
 nothing that is slow to load.
@@ -11,12 +11,14 @@ import contextlib
 import enum
 import io
 import os
+import resource
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from agent.errors import AgentError, BadConfig
 
+MAX_OPEN_FILES = 65536
 INTERRUPTED = 130  # exit status after Ctrl-C, as shells know it
 
 
@@ -116,6 +118,17 @@ def prepare_streams(*, discard: bool) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def raise_open_file_limit() -> None:
+    """Raise the soft limit of open files to `MAX_OPEN_FILES`, or to the hard limit.
+
+    Child processes inherit the limit.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def _is_open(number: int) -> bool:

@@ -1,1 +1,1 @@
-"""Who may read what an HTTP server of ours serves: TLS, client certificates, tokens, passwords."""
+"""Access to an HTTP server of ours: TLS, certificates, tokens, passwords, bounded connections."""

@@ -8,6 +8,7 @@ import socket
 
 from aiohttp import web
 
+from agent.access.connections import MIN_CONNECTIONS, HttpListener
 from agent.app.hotplug import HardwareScanner
 from agent.app.pipeline import DevicePipeline
 from agent.errors import UnknownTarget, WorkerError
@@ -24,7 +25,6 @@ from agent.web.admin_socket import (
     socket_identity,
     socket_path,
 )
-from agent.web.connections import MIN_CONNECTIONS, HttpListener
 from agent.web.view import AgentView
 from agent.workers.client import VendorClient
 from agent.workers.lifecycle import ClearFaultRequest

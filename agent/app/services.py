@@ -33,11 +33,11 @@ from agent.app.threads import (
     BackgroundTasks,
     EventLoopMonitor,
     ScheduledLoop,
-    raise_open_file_limit,
     run_periodically,
     tune_interpreter,
 )
 from agent.clock import Clock
+from agent.command_line import raise_open_file_limit
 from agent.config.sources import LoadedSettings
 from agent.devices.presence import PLACE_WAIT_S
 from agent.kube.access_reviews import AccessReviews
@@ -386,7 +386,10 @@ class Services:
 
 
 def open_usage_monitor(inputs: AgentInputs) -> UsageMonitor:
-    """Return the monitor of usage; it keeps as many files open as the hard limit allows."""
+    """Return the monitor of usage; it keeps as many files open as the hard limit allows.
+
+    The workers were started before: they need few files, and do not inherit the limit.
+    """
     raise_open_file_limit()
     return build_usage_monitor(inputs, _peak_monitor(inputs))
 

@@ -7,7 +7,6 @@ import contextlib
 import gc
 import logging
 import os
-import resource
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -207,8 +206,6 @@ def exit_with_hung_thread(status: int, failed: BaseException | None) -> NoReturn
     os._exit(status)
 
 
-MAX_OPEN_FILES = 65536
-
 SWITCH_INTERVAL_S = 0.001  # the loop thread gets its turn while the collector computes
 
 # cycles are rare (a closed connection leaves some). A collection of ten thousand new objects takes
@@ -223,15 +220,3 @@ def tune_interpreter() -> None:
     gc.enable()
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-
-
-def raise_open_file_limit() -> None:
-    """Raise the soft limit of open files to `MAX_OPEN_FILES`, or to the hard limit.
-
-    Call it before the usage monitor is built, which keeps as many files open as the limit allows,
-    and after the workers are started, which inherit the limit and need few.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < limit:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

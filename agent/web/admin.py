@@ -19,9 +19,9 @@ from typing import Annotated, Literal, Protocol, TypeVar
 import msgspec
 from aiohttp import web
 
+from agent.access.connections import BODY_S, RouteHandler, add_security_headers, track_request
 from agent.errors import AgentError, UnknownTarget
 from agent.web.admin_socket import MAX_RELEASE_S, MIN_RELEASE_S, peer_uid
-from agent.web.connections import BODY_S, RouteHandler, add_security_headers, track_request
 from agent.web.explanation import ExplanationHandlers
 from agent.web.view import AgentView
 from agent.wire_formats.json_values import JSON_ERRORS

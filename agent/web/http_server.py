@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 import ssl
 from collections.abc import Callable, Iterable
 
 from aiohttp import web
 
+from agent.access import connections
 from agent.config.address import ListenAddress
 from agent.errors import AgentError, failure_text
-from agent.web import connections, server
+from agent.web import server
 from agent.web.server import Gate
 from agent.web.view import AgentView
 
@@ -54,7 +53,7 @@ class HttpServer:
             is_encrypted = number == 0 or not address.is_loopback
             context = self._context if is_encrypted else lambda: None
             try:
-                for bound in await _bind_address(address, connections.BACKLOG):
+                for bound in await connections.bind_address(address.host, address.port):
                     limit = connections.max_connections()
                     listener = connections.HttpListener(runner.server, bound, limit, context)
                     self._listeners.append(listener)
@@ -73,16 +72,3 @@ class HttpServer:
             listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
-
-
-async def _bind_address(address: ListenAddress, backlog: int) -> list[socket.socket]:
-    """Return listening sockets of an address; raise `OSError`."""
-    # asyncio resolves the name and binds the sockets; `Listener` accepts on them
-    server = await asyncio.get_running_loop().create_server(
-        asyncio.Protocol, address.host, address.port, start_serving=False
-    )
-    sockets = [bound.dup() for bound in server.sockets]
-    server.close()
-    for one in sockets:
-        one.listen(backlog)
-    return sockets

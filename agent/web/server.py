@@ -12,13 +12,13 @@ from typing import Protocol
 from aiohttp import web
 
 from agent.access.certificates import certificate_of
+from agent.access.connections import RouteHandler, add_security_headers, track_request
 from agent.access.decision import ClientCredentials, Refusal, certificate_names
 from agent.objects.yaml_text import to_yaml
 from agent.runbook.self_checks import self_report
 from agent.snapshot.publications import Publication
 from agent.snapshot.self_check import SelfCheckReport
 from agent.web.body import SHARE_S, SharedBodies, SlicedBody, deadline_s, render_body, send_body
-from agent.web.connections import RouteHandler, add_security_headers, track_request
 from agent.web.device_json import devices_json
 from agent.web.explanation import ExplanationHandlers
 from agent.web.negotiation import (

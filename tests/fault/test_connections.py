@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from agent.config.address import ListenAddress
-from agent.web import connections
-from agent.web.admin import create_admin_app
-from agent.web.admin_socket import bind_socket, connect_socket
-from agent.web.connections import (
+from agent.access import connections
+from agent.access.connections import (
     MAX_CONNECTIONS,
     MIN_CONNECTIONS,
     RESERVED_DESCRIPTORS,
     SECURITY_HEADERS,
     HttpListener,
 )
+from agent.config.address import ListenAddress
+from agent.web.admin import create_admin_app
+from agent.web.admin_socket import bind_socket, connect_socket
 from agent.web.http_server import HttpServer
 from tests.unit.web.view import StillView, eight_cards
 

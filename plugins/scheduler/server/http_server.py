@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 from aiohttp import web
 
+from agent.access import connections
 from agent.access.certificates import ACCEPT, NO_CERTIFICATES, TlsConfig, certificate_of
 from agent.access.decision import certificate_names
 from agent.access.rules import AccessFiles, AccessSettings, following_context
@@ -42,6 +43,10 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 256 << 20  # of one call that carries whole nodes
 BODY_S = 30.0  # for the body of a call: kube-scheduler does not wait for longer
+# the calls for all pods of a gang wait at the same time, each on a connection of its own
+MAX_CONNECTIONS = 2048
+DESCRIPTORS_PER_CONNECTION = 2
+BACKLOG = 1024
 JSON_TYPE = "application/json"
 MAX_FLAG_DIGITS = 3
 
@@ -94,10 +99,14 @@ class ExtenderServer:
         self._context = context
         self._client_names = frozenset(client_names)
         self._runner: web.AppRunner | None = None
+        self._listeners: list[connections.HttpListener] = []
 
     async def open(self, host: str, port: int) -> str:
         """Listen, and return the address; raise `CannotListen`."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._check_client])
+        app = web.Application(
+            client_max_size=MAX_BODY_BYTES,
+            middlewares=[connections.track_request, self._check_client],
+        )
         for prefix in ("", "/v1"):
             for verb, handler in self._verbs().items():
                 app.router.add_post(f"{prefix}/{verb}", self._handler(verb, handler))
@@ -114,17 +123,24 @@ class ExtenderServer:
         app.router.add_put("/debug/flags/s", self._set_logged_scores)
         self._runner = runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
         await runner.setup()
-        context = self._context
+        assert runner.server is not None  # noqa: S101 - made by `setup`
+        limit = connections.max_connections(MAX_CONNECTIONS, DESCRIPTORS_PER_CONNECTION)
         try:
-            site = web.TCPSite(runner, host, port, ssl_context=context, backlog=1024)
-            await site.start()
+            for bound in await connections.bind_address(host, port, BACKLOG):
+                listener = connections.HttpListener(
+                    runner.server, bound, limit, lambda: self._context
+                )
+                self._listeners.append(listener)
+                listener.open()
         except OSError as error:
             raise CannotListen(f"cannot listen on {host}:{port}: {failure_text(error)}") from error
-        scheme = "https" if context is not None else "http"
-        return f"{scheme}://{host}:{runner.addresses[0][1]}"
+        scheme = "https" if self._context is not None else "http"
+        return f"{scheme}://{host}:{self._listeners[0].port}"
 
     async def close(self) -> None:
         """End all calls."""
+        for listener in self._listeners:
+            listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -254,11 +270,17 @@ SERVICES = {
 
 
 async def _read_body(request: web.Request) -> bytes:
+    """Return the body of a call; until it is there, the connection may make room for another."""
+    connection = request.protocol
+    assert isinstance(connection, connections.HttpConnection)  # noqa: S101 - of the listener
+    connection.report_body()
     try:
         async with asyncio.timeout(BODY_S):
-            return await request.read()
+            body = await request.read()
     except TimeoutError as error:
         raise web.HTTPRequestTimeout(text="the body did not come in time\n") from error
+    connection.report_request()
+    return body
 
 
 async def _flag(request: web.Request) -> int:

@@ -13,6 +13,7 @@ import uuid
 
 from agent.access.rules import AccessFiles
 from agent.clock import Clock, SystemClock
+from agent.command_line import raise_open_file_limit
 from agent.errors import ParseError
 from agent.kube.api import ApiClient
 from agent.kube.endpoint import find_api_target
@@ -270,6 +271,7 @@ async def freeze_synced_cluster(terms: TermSource) -> None:
 
 async def serve(settings: SchedulerSettings, listen: tuple[str, int], kubeconfig: str = "") -> int:
     """Run the extender until SIGTERM, SIGINT or the loss of the lease; return the exit status."""
+    raise_open_file_limit()
     clock = SystemClock()
     certificates = tls_files(settings.tls)
     context = None if certificates is None else tls_context(certificates)

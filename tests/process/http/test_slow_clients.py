@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agent.web.connections import MAX_CONNECTIONS, RESERVED_DESCRIPTORS
+from agent.access.connections import MAX_CONNECTIONS, RESERVED_DESCRIPTORS
 from tests.patience import PATIENCE_S
 from tests.process.agent import EIGHT_CARDS, Agent, running
 

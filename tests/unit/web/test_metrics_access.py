@@ -15,14 +15,14 @@ import pytest
 import trustme
 from aiohttp import ClientConnectionError, ClientSession
 
+from agent.access import connections
 from agent.access.certificates import ACCEPT, CHECK_IF_SENT, NO_CERTIFICATES, REQUIRE, TlsConfig
+from agent.access.connections import MAX_CONNECTIONS
 from agent.access.decision import CheckFailed, TokenUser
 from agent.access.gate import AccessGate
 from agent.access.rules import AccessFiles, AccessSettings
 from agent.config.address import ListenAddress
 from agent.errors import BadConfig
-from agent.web import connections
-from agent.web.connections import MAX_CONNECTIONS
 from agent.web.http_server import HttpServer
 from tests.unit.access.certificates import SecretVolume, client_context, write_pair
 from tests.unit.web.view import StillView, eight_cards

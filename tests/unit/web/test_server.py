@@ -12,8 +12,8 @@ import pytest
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
+from agent.access.connections import SECURITY_HEADERS
 from agent.objects.yaml_text import to_yaml
-from agent.web.connections import SECURITY_HEADERS
 from agent.web.server import MAX_RENDERS, create_page_app
 from tests.unit.web.view import HOSTILE, StillView, eight_cards
 

@@ -25,9 +25,7 @@ log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 32  # each may hold a header, or an answer that nobody reads
 MIN_CONNECTIONS = 8
-DESCRIPTORS_PER_CONNECTION = (
-    8  # the process must be allowed so many descriptors for each connection
-)
+DESCRIPTORS_PER_CONNECTION = 8
 BACKLOG = 128
 RESERVED_DESCRIPTORS = (
     2  # descriptors reserved for connections of a process that has used up all others
@@ -57,19 +55,35 @@ _INT = struct.Struct("i")
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-def max_connections() -> int:
-    """Return how many connections one listening socket may hold in this process."""
+def max_connections(
+    highest: int = MAX_CONNECTIONS, descriptors: int = DESCRIPTORS_PER_CONNECTION
+) -> int:
+    """Return how many connections one listening socket may hold in this process.
+
+    The process must be allowed so many `descriptors` for each connection.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = (
-        MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else soft // DESCRIPTORS_PER_CONNECTION
+    allowed = highest if soft == resource.RLIM_INFINITY else soft // descriptors
+    return max(MIN_CONNECTIONS, min(highest, allowed))
+
+
+async def bind_address(host: str, port: int, backlog: int = BACKLOG) -> list[socket.socket]:
+    """Return listening sockets of an address; raise `OSError`."""
+    # asyncio resolves the name and binds the sockets; `HttpListener` accepts on them
+    server = await asyncio.get_running_loop().create_server(
+        asyncio.Protocol, host, port, start_serving=False
     )
-    return max(MIN_CONNECTIONS, min(MAX_CONNECTIONS, allowed))
+    sockets = [bound.dup() for bound in server.sockets]
+    server.close()
+    for one in sockets:
+        one.listen(backlog)
+    return sockets
 
 
 class HttpConnection(web.RequestHandler):
     """One connection of aiohttp. It closes itself if a request's header takes too long."""
 
-    __slots__ = ("_link", "_listener", "accepted_s", "unsent")
+    __slots__ = ("_link", "_listener", "unsent", "waiting_s")
 
     def __init__(self, listener: HttpListener, server: web.Server) -> None:
         loop = asyncio.get_running_loop()
@@ -82,9 +96,9 @@ class HttpConnection(web.RequestHandler):
             access_log=None,  # type: ignore[arg-type]  # aiohttp takes it for "no log"
         )
         self._listener = listener
-        self.accepted_s = loop.time()
+        self.waiting_s = loop.time()  # since when a request is awaited
         self._link: asyncio.Transport | None = None  # aiohttp drops its own before all is sent
-        self.unsent = (0, self.accepted_s)  # bytes of answers not sent yet, and since when
+        self.unsent = (0, self.waiting_s)  # bytes of answers not sent yet, and since when
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection."""
@@ -113,6 +127,11 @@ class HttpConnection(web.RequestHandler):
             answer = super().handle_error(request, status, exc, message)
         answer.headers.update(SECURITY_HEADERS)
         return answer
+
+    def report_body(self) -> None:
+        """Report to the listener that the body of a request is awaited."""
+        self.waiting_s = self._loop.time()
+        self._listener.mark_body(self)
 
     def report_request(self) -> None:
         """Report to the listener that a whole request has arrived."""
@@ -209,6 +228,11 @@ class HttpListener:
 
     def add(self, connection: HttpConnection) -> None:
         """Count a connection."""
+        self._waiting[connection] = None
+
+    def mark_body(self, connection: HttpConnection) -> None:
+        """Record that a connection has not sent the whole body of its request yet."""
+        self._forget(connection)
         self._waiting[connection] = None
 
     def mark_request(self, connection: HttpConnection) -> None:
@@ -310,7 +334,7 @@ class HttpListener:
         now_s = self._loop.time()
         candidates: list[tuple[float, HttpConnection | asyncio.Task[object]]] = []
         for one in list(self._waiting)[:1]:
-            candidates.append((one.accepted_s, one))
+            candidates.append((one.waiting_s, one))
         for task, accepted_s in list(self._accepting.items())[:1]:
             candidates.append((accepted_s, task))
         if not candidates:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from agent.web.connections import MAX_CONNECTIONS, MIN_CONNECTIONS, max_connections
+from agent.access.connections import MAX_CONNECTIONS, MIN_CONNECTIONS, max_connections
 
 Limit = Callable[[int], None]
 
