@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from agent.app.threads import raise_open_file_limit
+from agent.command_line import raise_open_file_limit
 from bench.harness import Row
 from bench.node.monitored_node import MonitoredNode, monitored_node, open_descriptors
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import linear_regression
 
-from agent.app.threads import raise_open_file_limit
+from agent.command_line import raise_open_file_limit
 from bench.harness import Row
 from bench.node.monitored_node import monitored_node, open_descriptors
 
