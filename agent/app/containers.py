@@ -32,7 +32,6 @@ from agent.config.containers import NriSettings
 from agent.containers.cpu_quota import NormalizationHook
 from agent.containers.devices import DevicesHook
 from agent.containers.dispatch import OFF, ON, ContainerAdjuster, hook_modes
-from agent.containers.folders import make_folders
 from agent.containers.hooks import Hook, node_hooks
 from agent.deviceplugin.allocator import Allocator
 from agent.deviceplugin.context import PluginContext
@@ -57,7 +56,6 @@ from agent.snapshot.container import (
     PodSandbox,
 )
 from agent.snapshot.device_plugin import ResourceStatistics
-from agent.snapshot.edits import ContainerEdits
 from agent.snapshot.inventory import Problem
 from agent.snapshot.node import SnapshotStore
 from agent.snapshot.publications import AuditRecord
@@ -495,7 +493,6 @@ class ContainerServiceBuilder:
             boot_id=store.current.node.boot_id,
             state_writer=inputs.state_writer,
             messages=self._messages,
-            prepare=_prepare_folders,
             pods_wanted=pods_wanted,
         )
         return DevicePluginService(store, allocator, context)
@@ -510,11 +507,6 @@ class ContainerServiceBuilder:
             slicers=slicing_vendors(inputs.vendors),
             grace_s=inputs.settings.proof.grace_s,
         )
-
-
-async def _prepare_folders(edits: ContainerEdits) -> None:
-    if edits.folders:
-        await asyncio.to_thread(make_folders, edits.folders)
 
 
 def load_device_plugin() -> type[DevicePlugin]:

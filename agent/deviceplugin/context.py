@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from agent.clock import Clock
 from agent.deviceplugin.resources import AllocationBackend
 from agent.messages import MessageQueue
-from agent.snapshot.edits import ContainerEdits
 from agent.snapshot.node import SnapshotStore
 from agent.state_writer import StateWriter
 
@@ -59,7 +58,7 @@ class PluginTiming(msgspec.Struct, frozen=True, kw_only=True):
     pod_wait_s: float = 2.0
     pod_retry_s: float = 0.02  # between two tries with newer snapshots
     pod_refresh_s: float = 0.5  # between two requests for a fresh list of pods
-    prepare_s: float = 5.0  # for preparing what an answer refers to
+    prepare_s: float = 5.0  # for creating the folders of an answer
     inventory_wait_s: float = 10.0  # an allocation waits for a vendor's first answer
     cache_lifetime_s: float = 300.0  # then the devices of a vendor without an answer are unhealthy
     stop_s: float = 1.0  # for open requests
@@ -76,17 +75,10 @@ class PluginTiming(msgspec.Struct, frozen=True, kw_only=True):
         return self.refused_retry_s * uniform(1 - self.jitter_ratio, 1 + self.jitter_ratio)
 
 
-async def prepare_nothing(edits: ContainerEdits) -> None:
-    """Prepare nothing."""
-    del edits
-
-
 class PluginContext(msgspec.Struct, frozen=True, kw_only=True):
     """The services that the device plug-in uses, all on the loop thread only.
 
-    `prepare` creates what an answer refers to, such as folders, on another thread; it raises an
-    `AgentError` on failure. The plug-in sets `pods_wanted` when it needs a new list of the
-    kubelet's pods.
+    The plug-in sets `pods_wanted` when it needs a new list of the kubelet's pods.
     """
 
     folder: str  # the kubelet's folder for device plug-ins
@@ -99,7 +91,6 @@ class PluginContext(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str = ""  # empty: stored data are not used
     state_writer: StateWriter = msgspec.field(default_factory=StateWriter)
     messages: MessageQueue = msgspec.field(default_factory=MessageQueue)
-    prepare: Callable[[ContainerEdits], Awaitable[None]] = prepare_nothing
     pods_wanted: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     random_uniform: Callable[[float, float], float] = random.uniform
     timing: PluginTiming = PluginTiming()

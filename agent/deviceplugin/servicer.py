@@ -20,6 +20,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 from grpc import aio
 
+from agent.containers.folders import make_folders
 from agent.deviceplugin.allocations import AllocationTable
 from agent.deviceplugin.context import ChangeCondition, PluginContext
 from agent.deviceplugin.messages import build_allocate_response, cut_to_message, encode_list
@@ -254,7 +255,8 @@ class ResourceServicer:
             self._allocations.add_answer(allocation)
         try:
             async with asyncio.timeout(self._context.timing.prepare_s):
-                await self._context.prepare(answer.edits)
+                if answer.edits.folders:
+                    await run_in_thread(lambda: make_folders(answer.edits.folders))
         except asyncio.CancelledError:  # the kubelet has ended the call, and will repeat it
             self._allocations.remove_answer(allocation)
             raise

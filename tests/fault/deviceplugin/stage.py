@@ -21,7 +21,7 @@ from agent.deviceplugin.resources import (
 from agent.snapshot.allocation import AllocationView, PodAllocation
 from agent.snapshot.device import Pairs
 from agent.snapshot.device_plugin import DevicePluginView, PluginResource
-from agent.snapshot.edits import ContainerEdits
+from agent.snapshot.edits import ContainerEdits, FolderEdit
 from agent.snapshot.node import (
     DeviceView,
     NodeIdentity,
@@ -79,6 +79,7 @@ class Table:
     def __init__(self, *resources: KubeletResource) -> None:
         self.offered = resources
         self.env: Pairs = ()
+        self.folders: tuple[FolderEdit, ...] = ()
         self.refusal: Exception | None = None
         self.advice: tuple[str, ...] | Exception | None = None
         self.start: Exception | None = None
@@ -117,6 +118,7 @@ class Table:
             raise UnknownPodError("PodNotSeen", resource)
         edits = ContainerEdits(
             env=(("NVIDIA_VISIBLE_DEVICES", ",".join(sorted(ids))), *self.env),
+            folders=self.folders,
         )
         return ContainerAllocation(edits=edits, pod_uid=self.pod_uid)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import grpc
@@ -11,13 +13,13 @@ import msgspec
 import pytest
 from grpc import aio
 
-from agent.errors import AgentError
 from agent.snapshot.allocation import AllocationRefused, PodAllocation, RefusalReason
 from agent.snapshot.device_plugin import ALLOCATION_BUCKETS_S, KubeletAllocation
-from agent.snapshot.edits import ContainerEdits
+from agent.snapshot.edits import FolderEdit
 from proto.gen import deviceplugin_v1beta1_pb2 as pb
 from tests.fault.deviceplugin.stage import GPU, QUICK, Stage, gpus, on_stage, refused
 from tests.kubelet.admission import NotAdmitted, NotStarted
+from tests.patience import PATIENCE_S
 
 
 def test_a_container_gets_the_preferred_devices_on_one_numa_node() -> None:
@@ -143,26 +145,23 @@ def test_what_is_no_message_is_refused_and_costs_nothing_else(method: str) -> No
     on_stage(test)
 
 
-def test_what_an_answer_refers_to_is_prepared_first_or_the_answer_is_not_given() -> None:
+def test_the_folders_of_an_answer_are_created_first_or_the_answer_is_not_given(
+    tmp_path: Path,
+) -> None:
     async def test(stage: Stage) -> None:
-        prepared: list[ContainerEdits] = []
-
-        async def prepare(edits: ContainerEdits) -> None:
-            prepared.append(edits)
-            if len(prepared) == 1:
-                raise AgentError("/var/lib/x: read-only file system")
-
-        site = msgspec.structs.replace(stage.site(), prepare=prepare)
-        stage.site = lambda: site  # type: ignore[method-assign] # this test's own
+        parent = tmp_path / "lib"
+        parent.touch()  # a file: no folder can be created below it
+        stage.table.folders = (FolderEdit(host_path=str(parent / "x"), mode=0o755),)
         stage.table.pod_uid = "pod-1"
         await stage.kubelet.start()
         plugin = await stage.start()
         await stage.kubelet.resource(GPU, healthy=8)
-        with pytest.raises(NotAdmitted, match="NotPrepared: /var/lib/x"):
+        with pytest.raises(NotAdmitted, match=f"NotPrepared: {parent}/x"):
             await stage.kubelet.admit("pod-1", "main", {GPU: 1})
         assert plugin.view().held == ()
+        parent.unlink()
         await stage.kubelet.admit("pod-2", "main", {GPU: 1})
-        assert len(prepared) == 2
+        assert (parent / "x").is_dir()
 
     on_stage(test)
 
@@ -228,14 +227,31 @@ def test_the_socket_is_for_root_alone() -> None:
     on_stage(test)
 
 
-def test_a_disk_that_hangs_costs_the_allocation_and_nothing_else() -> None:
-    async def test(stage: Stage) -> None:
-        async def prepare(edits: ContainerEdits) -> None:
-            if dict(edits.env)["NVIDIA_VISIBLE_DEVICES"]:
-                await asyncio.Event().wait()
+class HangingDisk:
+    """Creates no folder until it is released; for the thread that creates folders."""
 
-        site = msgspec.structs.replace(stage.site(), prepare=prepare)
-        stage.site = lambda: site  # type: ignore[method-assign] # this test's own
+    def __init__(self) -> None:
+        self.begun, self.released = threading.Event(), threading.Event()
+
+    def make_folders(self, folders: Iterable[FolderEdit]) -> None:
+        del folders
+        self.begun.set()
+        self.released.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def hanging_disk(monkeypatch: pytest.MonkeyPatch) -> HangingDisk:
+    disk = HangingDisk()
+    monkeypatch.setattr("agent.deviceplugin.servicer.make_folders", disk.make_folders)
+    return disk
+
+
+A_FOLDER = FolderEdit(host_path="/var/lib/x", mode=0o755)
+
+
+def test_a_disk_that_hangs_costs_the_allocation_and_nothing_else(hanging_disk: HangingDisk) -> None:
+    async def test(stage: Stage) -> None:
+        stage.table.folders = (A_FOLDER,)
         await stage.kubelet.start()
         await stage.start()
         await stage.kubelet.resource(GPU, healthy=8)
@@ -243,30 +259,26 @@ def test_a_disk_that_hangs_costs_the_allocation_and_nothing_else() -> None:
             await stage.kubelet.admit("pod-1", "main", {GPU: 1})
         stage.offer(gpus(8, sick=(1,)))
         await stage.kubelet.resource(GPU, healthy=7)
+        hanging_disk.released.set()
 
     on_stage(test, msgspec.structs.replace(QUICK, prepare_s=0.1))
 
 
-def test_a_kubelet_that_leaves_in_the_middle_of_an_allocation_was_given_nothing() -> None:
+def test_a_kubelet_that_leaves_in_the_middle_of_an_allocation_was_given_nothing(
+    hanging_disk: HangingDisk,
+) -> None:
     async def test(stage: Stage) -> None:
-        begun = asyncio.Event()
-
-        async def prepare(edits: ContainerEdits) -> None:
-            del edits
-            begun.set()
-            await asyncio.Event().wait()
-
-        site = msgspec.structs.replace(stage.site(), prepare=prepare)
-        stage.site = lambda: site  # type: ignore[method-assign] # this test's own
+        stage.table.folders = (A_FOLDER,)
         stage.table.pod_uid = "pod-1"
         await stage.kubelet.start()
         plugin = await stage.start()
         await stage.kubelet.resource(GPU, healthy=8)
         task = asyncio.create_task(stage.kubelet.admit("pod-1", "main", {GPU: 1}))
-        await begun.wait()
+        assert await asyncio.to_thread(hanging_disk.begun.wait, PATIENCE_S)
         assert len(plugin.view().held) == 1
         task.cancel()
         await stage.kubelet.until(lambda: plugin.view().held == (), "the answer is withdrawn")
+        hanging_disk.released.set()
 
     on_stage(test, msgspec.structs.replace(QUICK, prepare_s=3600.0))
 
