@@ -40,6 +40,8 @@ FIRST_RETRY_S, MAX_RETRY_S = 1.0, 30.0  # pause before the next attempt
 JITTER = 0.1
 REGISTRATION_REFUSED = "RegistrationRefused"
 
+SocketIdentity = tuple[int, int, int]  # device, inode, and the time of its last change in ns
+
 
 class NriPlugin:
     """Registers with the runtime, reconnects, and answers its calls. Belongs to the loop thread.
@@ -72,6 +74,7 @@ class NriPlugin:
         self._counters = NriCounters()
         self._view_store = RuntimeViewStore(handler)
         self._failures = 0  # attempts in a row that did not receive the first list
+        self._last_socket: SocketIdentity | None = None  # that of the last attempt
         self._running: asyncio.Task[None] | None = None
         self._stopped = False
         self._logged_reason = ""  # last logged reason since the last list
@@ -122,7 +125,21 @@ class NriPlugin:
                 log.info("nri_ended", extra={"reason": reason.reason, "detail": str(reason)})
             self._failures += 1
             wait_s = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(self._failures - 1, 16))
-            await self._sleep(wait_s * self._uniform(1 - JITTER, 1 + JITTER))
+            await self._pause(wait_s * self._uniform(1 - JITTER, 1 + JITTER))
+
+    async def _pause(self, wait_s: float) -> None:
+        """Wait before the next attempt; end when a new socket replaces that of the last attempt.
+
+        A runtime that starts again soon creates the containers of waiting pods.
+        """
+        pause = asyncio.ensure_future(self._sleep(wait_s))
+        try:
+            while not (await asyncio.wait((pause,), timeout=POLL_S))[0]:
+                if _file_identity(self._nri.socket) not in (None, self._last_socket):
+                    self._failures = 0
+                    return
+        finally:
+            pause.cancel()
 
     async def _wait_until_startable(self) -> None:
         """Wait until this process holds the lock and the socket exists."""
@@ -173,7 +190,7 @@ class NriPlugin:
         self, session: RuntimeSession, connection: RuntimeConnection
     ) -> ConnectionClosed:
         nri, loop = self._nri, asyncio.get_running_loop()
-        identity = _file_identity(nri.socket)
+        identity = self._last_socket = _file_identity(nri.socket)
         async with asyncio.timeout(CONNECT_S):
             await loop.create_unix_connection(lambda: connection, nri.socket)
         self._counters.connections += 1
@@ -192,7 +209,7 @@ class NriPlugin:
         return connection.close_reason or ConnectionClosed("SocketReplaced")
 
     async def _until_closed(
-        self, connection: RuntimeConnection, identity: tuple[int, int] | None
+        self, connection: RuntimeConnection, identity: SocketIdentity | None
     ) -> None:
         """Return when the connection is closed, or when another socket replaced its socket file."""
         while not connection.closed.is_set():
@@ -213,13 +230,13 @@ class NriPlugin:
         return ConnectionClosed("NoConnection", f"{socket}: {error.strerror or error}")
 
 
-def _file_identity(path: str) -> tuple[int, int] | None:
-    """Return device and inode, which identify the socket file; `None` if it does not exist."""
+def _file_identity(path: str) -> SocketIdentity | None:
+    """Return what identifies the socket file; `None` if it does not exist."""
     try:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_dev, status.st_ino
+    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 class ConnectionLock:

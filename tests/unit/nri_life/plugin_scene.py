@@ -24,6 +24,7 @@ class Life:
     def __init__(self, folder: Path, *, lock: str = "", answer: Any = nothing) -> None:
         self.views: list[RuntimeView] = []
         self.waits: list[float] = []
+        self.paused = 0  # waits that have begun while the gate was closed
         self.gate = asyncio.Event()
         self.gate.set()
         self.plugin = NriPlugin(
@@ -38,6 +39,7 @@ class Life:
 
     async def _sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
+        self.paused += not self.gate.is_set()
         await self.gate.wait()
         await asyncio.sleep(0.001)
 

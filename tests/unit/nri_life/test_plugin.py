@@ -71,6 +71,29 @@ def test_a_socket_that_nobody_listens_at_is_tried_ever_more_seldom() -> None:
     play(through)
 
 
+def test_a_runtime_that_comes_back_ends_the_pause_after_failed_attempts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It makes the containers of waiting pods at once: without us they lack their devices."""
+    monkeypatch.setattr(module, "POLL_S", 0.02)
+
+    async def through(folder: Path) -> None:
+        async with Runtime(folder, CONTAINERD_2_3) as runtime, life(folder) as own_values:
+            await runtime.plugged()
+            await own_values.until("synchronized")
+            runtime.kill()
+            await own_values.until("waiting", "NoConnection")
+            own_values.gate.clear()  # from here on a pause lasts for ever
+            async with asyncio.timeout(PATIENCE_S):
+                while own_values.paused < 1:
+                    await asyncio.sleep(0.001)
+            await runtime.listen()
+            await runtime.plugged()
+            await own_values.until("synchronized")
+
+    play(through)
+
+
 def test_a_runtime_that_refuses_is_shown_with_its_words_and_tried_again() -> None:
     async def through(folder: Path) -> None:
         async with Runtime(folder, CONTAINERD_2_3) as runtime:
