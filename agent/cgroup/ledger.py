@@ -23,7 +23,8 @@ from agent.wire_formats.json_values import JSON_ERRORS
 VERSION = 1
 LEDGER_FILE = "ledger.log"  # in `node.state_dir`
 OPERATIONS = ("set", "undone", "gone")
-MAX_LINE = 16 * 1024  # bytes; a longer line is not the agent's
+# bytes; a longer line is not the agent's: a value has up to `LARGE_READ` bytes
+MAX_LINE = 64 * 1024
 MAX_NEW_VALUES = 8  # that are added to an entry at once: the last one, and intermediate ones
 RECENT_VALUES = 4  # of one entry; the next values that are added leave them in it
 MAX_OWN_VALUES = RECENT_VALUES + MAX_NEW_VALUES

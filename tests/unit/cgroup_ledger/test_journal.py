@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from agent.cgroup.keys import LARGE_READ
 from agent.cgroup.ledger import (
     COMPACT_LEAST,
     MAX_NEW_VALUES,
@@ -104,6 +105,16 @@ def test_only_the_newest_values_of_the_agent_are_kept() -> None:
     entry = replace(ENTRY, own_values=before).with_own_values(["2", "33"], "other")
     assert entry.own_values == (before[1], *before[3:], "2", "33")
     assert (entry.owner, entry.with_own_values(["4"]).owner) == ("other", "other")
+
+
+def test_an_entry_with_the_longest_values_of_a_file_is_read_again(path: str) -> None:
+    longest = [
+        "0," * (LARGE_READ // 2 - 4) + f"{number:08}" for number in range(MAX_OWN_VALUES + 1)
+    ]
+    entry = replace(ENTRY, original=longest[0], own_values=tuple(longest[1:]))
+    written(path, entry)
+    ledger = loaded(path)
+    assert (ledger.problem, tuple(ledger.entries.values())) == ("", (entry,))
 
 
 def test_values_that_were_written_a_moment_ago_cost_no_line() -> None:
