@@ -93,6 +93,14 @@ def test_a_cause_leaves_by_its_rule(
     assert holds(fault_cause, **check) is expected
 
 
+@pytest.mark.parametrize(("cure", "lasts_s"), [(Cure.QUIET, 600.0), (Cure.TIME, 3600.0)])
+def test_a_cause_ends_in_time_although_the_clock_was_set_back(cure: Cure, lasts_s: float) -> None:
+    ahead = (cause(cure, first_s=90_000.0, last_s=90_000.0),)
+    causes = remaining_causes(ahead, replace(FINE, action=0))
+    assert causes
+    assert remaining_causes(causes, replace(FINE, action=0, now_s=FINE.now_s + lasts_s)) == ()
+
+
 def test_the_drivers_required_action_is_remembered_until_it_requires_none() -> None:
     causes = remaining_causes((cause(Cure.RESET),), replace(FINE, action=1))
     assert causes[0].action_requested

@@ -118,6 +118,7 @@ def remaining_causes(causes: tuple[FaultCause, ...], check: CardCheck) -> tuple[
     updated = (
         replace(
             cause,
+            last_s=min(cause.last_s, check.now_s),  # the clock may have been set back
             action_requested=cause.action_requested or is_action_requested,
             was_reset=cause.was_reset or check.was_reset,
         )
