@@ -72,7 +72,7 @@ class Child:
                 hung_call=self.hung_call,
             )
         )
-        assert isinstance(self._reply(time.monotonic() + 20), OpenReply)
+        assert isinstance(self._reply(time.monotonic() + PATIENCE_S), OpenReply)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,14 +13,18 @@ import sys
 from agent.errors import AgentError
 from agent.recording.host_source import open_host
 from agent.snapshot.inventory import SliceRequest
+from agent.state_writer import StateFile, StateWriter
 from plugins.vendors.ascend.session import AscendSession
 from plugins.vendors.ascend.settings import AscendSettings
 from plugins.vendors.ascend.vendor import AscendVendor
+from tests.patience import PATIENCE_S
 from tests.vendors import split_settings
 
 
 def main() -> None:
     """Do the steps in order; an error is an answer."""
+    # no step is refused because a busy disk takes longer than half a second to write the ownership
+    StateFile.save.__defaults__ = StateWriter.read.__defaults__ = (PATIENCE_S,)
     host, settings, *steps = sys.argv[1:]
     own, context = split_settings(AscendVendor.description, json.loads(settings))
     assert isinstance(own, AscendSettings)
