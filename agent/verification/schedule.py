@@ -54,6 +54,11 @@ class VerificationTarget(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the container must have devices."""
         return self.is_allocated or self.is_assigned
 
+    @property
+    def is_holder(self) -> bool:
+        """Return whether the container's pod has devices, also those that came too late for it."""
+        return self.has_devices or self.is_late
+
 
 def exempt_none(_: PodSandbox) -> bool:
     """Exempt no pod."""
@@ -182,6 +187,7 @@ def _location(container_id: str, *cgroups: str) -> ContainerLocation:
 class _DueTime(msgspec.Struct):
     at_s: float
     wait_s: float = FIRST_S
+    is_holder: bool = False  # at the last check, its pod had devices
 
 
 class VerificationSchedule:
@@ -193,10 +199,15 @@ class VerificationSchedule:
     def due(self, existing: Iterable[VerificationTarget], now_s: float) -> list[VerificationTarget]:
         """Return the containers to verify now, the longest overdue first; forget all others.
 
-        Of containers that are due at the same time, those with devices come first.
+        Of containers that are due at the same time, those with devices come first. A container may
+        be checked before the devices of its pod are known; it is due again when they are.
         """
         by_id = {target.id: target for target in existing}
         self._due = {key: self._due.get(key) or _DueTime(now_s) for key in by_id}
+        new_holders = [
+            key for key, one in by_id.items() if one.is_holder and not self._due[key].is_holder
+        ]
+        self.make_due(new_holders, now_s)
         overdue = [key for key, due in self._due.items() if due.at_s <= now_s]
         overdue.sort(key=lambda key: (self._due[key].at_s, not by_id[key].has_devices))
         return [by_id[key] for key in overdue[:MAX_CHECKS_PER_RUN]]
@@ -210,13 +221,15 @@ class VerificationSchedule:
 
     def recheck_soon(self, target: VerificationTarget, now_s: float) -> None:
         """Schedule a second check soon: one check does not justify a bad verdict."""
-        self._due[target.id].at_s = now_s + FIRST_S
+        due = self._due[target.id]
+        due.at_s, due.is_holder = now_s + FIRST_S, target.is_holder
 
     def set_next(
         self, target: VerificationTarget, verdict: VerificationStatus, now_s: float
     ) -> None:
         """Set the time of the next check; the pause grows while the verdict is unknown."""
         due = self._due[target.id]
+        due.is_holder = target.is_holder
         again_s = RECHECK_S.get(verdict)
         if again_s is None:
             due.at_s, due.wait_s = now_s + due.wait_s, min(LONGEST_S, due.wait_s * 2)

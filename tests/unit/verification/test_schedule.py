@@ -238,6 +238,31 @@ def test_a_container_without_a_grant_is_verified_less_often_and_after_those_with
     assert schedule.due([plain], UNALLOCATED_S + RECHECK_S[VerificationStatus.EXCESS]) == [plain]
 
 
+@pytest.mark.parametrize("change", ["is_allocated", "is_assigned", "is_late"])
+@pytest.mark.parametrize("verdict", [VerificationStatus.VERIFIED, VerificationStatus.UNKNOWN])
+def test_one_whose_devices_become_known_after_its_first_check_is_due_at_once(
+    change: str, verdict: VerificationStatus
+) -> None:
+    schedule, plain = VerificationSchedule(), replace(target(1), is_allocated=False)
+    schedule.due([plain], 0.0)
+    schedule.set_next(plain, verdict, 0.0)
+    one = replace(plain, **{change: True})
+    assert schedule.due([one], 0.25) == [one]
+    schedule.set_next(one, VerificationStatus.VERIFIED, 0.25)
+    assert schedule.due([one], 0.5) == []
+
+
+def test_a_first_wrong_verdict_after_the_devices_became_known_is_confirmed_a_second_later() -> None:
+    schedule, plain = VerificationSchedule(), replace(target(1), is_allocated=False)
+    schedule.due([plain], 0.0)
+    schedule.set_next(plain, VerificationStatus.VERIFIED, 0.0)
+    one = target(1)
+    assert schedule.due([one], 5.0) == [one]
+    schedule.recheck_soon(one, 5.0)
+    assert schedule.due([one], 5.5) == []
+    assert schedule.due([one], 6.0) == [one]
+
+
 def test_one_whose_device_rules_may_have_changed_is_due_at_once() -> None:
     schedule, one, other = VerificationSchedule(), target(1), target(2)
     for container in schedule.due([one, other], 0.0):
