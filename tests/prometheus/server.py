@@ -48,14 +48,24 @@ class Prometheus:
         data = self.api("query", query=expression)
         return [(one["metric"], float(one["value"][1])) for one in data["result"]]
 
-    def wait_for(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """Query again and again until there is a result."""
+    def wait_for(
+        self, expression: str, count: int | None = None
+    ) -> list[tuple[dict[str, str], float]]:
+        """Query again and again until there is a result, of `count` series if that is given."""
         until_s = time.monotonic() + PATIENCE_S
-        while not (result := self.query(expression)):
+        while not (result := self.query(expression)) or len(result) != (count or len(result)):
             assert self.process is None or self.process.poll() is None, "Prometheus ended"
-            assert time.monotonic() < until_s, f"no data within {PATIENCE_S} s: {expression}"
+            assert time.monotonic() < until_s, (
+                f"{len(result)} series after {PATIENCE_S} s: {expression}"
+            )
             time.sleep(PAUSE_S)
         return result
+
+    def own_metrics(self) -> dict[str, float]:
+        """Return the server's metrics about itself that have no labels."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=PATIENCE_S) as raw:
+            lines = [line.split() for line in raw.read().decode().splitlines()]
+        return {words[0]: float(words[1]) for words in lines if len(words) == 2}
 
 
 @contextmanager
