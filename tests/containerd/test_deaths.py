@@ -96,7 +96,7 @@ def test_a_frozen_agent_is_dropped_and_the_pod_starts_and_it_says_so_when_it_is_
 ) -> None:
     pod = Pod(runtime, CARD).run()
     agent.freeze()
-    container = pod.start()  # the runtime waits 2 s and goes on
+    container = pod.start()  # the runtime waits for a while and goes on
     agent.thaw()
     entries = agent.until(lambda now: now.registrations == 2 and now.state == "synchronized")
     proof = agent.proof(container)

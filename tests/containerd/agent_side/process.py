@@ -16,8 +16,7 @@ import msgspec
 from tests.containerd.runtime.running import Containerd
 from tests.patience import PATIENCE_S
 
-UNTIL_S = PATIENCE_S
-END_S = 5.0
+UNTIL_S, END_S = PATIENCE_S, PATIENCE_S
 STAND_IN = "tests.containerd.agent_side.standin"
 ROOT = Path(__file__).resolve().parents[3]
 

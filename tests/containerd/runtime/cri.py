@@ -12,11 +12,12 @@ from google.protobuf.message import Message
 
 from proto.gen import cri_config_v1_pb2 as config_pb
 from proto.gen import cri_runtime_v1_pb2 as pb
+from tests.patience import PATIENCE_S
 
 M = TypeVar("M", bound=Message)
-CALL_S = 20.0
+CALL_S = PATIENCE_S
 ANSWER_S = 1.0
-EXEC_S = 10
+EXEC_S = int(PATIENCE_S)
 
 
 @dataclass(frozen=True, slots=True)

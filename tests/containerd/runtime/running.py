@@ -21,7 +21,8 @@ from tests.containerd.runtime.cri import Cri
 from tests.containerd.runtime.programs import missing, programs
 from tests.patience import PATIENCE_S
 
-START_S, STOP_S = 20.0, 10.0
+REQUEST_S = 10  # until the runtime drops an agent that does not answer
+STOP_S = 10.0  # then it is killed
 
 CONFIG = """
 version = 2
@@ -74,7 +75,7 @@ disabled_plugins = ["io.containerd.internal.v1.tracing", "io.containerd.tracing.
 class Containerd:
     """One runtime. `kill` and `start` again what a crash leaves; `close` leaves nothing behind."""
 
-    def __init__(self, request_s: int = 2, *, takes_cdi: bool = True) -> None:
+    def __init__(self, *, takes_cdi: bool = True) -> None:
         # short, for sockets; not in /tmp, of which its containers have another
         self.folder = Path(tempfile.mkdtemp(prefix="xr", dir="/var/tmp"))
         self.nri_socket = self.folder / "nri.sock"
@@ -90,7 +91,7 @@ class Containerd:
                 folder=self.folder,
                 image=image.NAME,
                 runc=self._programs["runc"],
-                request_s=request_s,
+                request_s=REQUEST_S,
                 cdi=str(takes_cdi).lower(),
             )
         )
@@ -163,7 +164,7 @@ class Containerd:
 
     def _until_it_answers(self) -> None:
         assert self._process is not None
-        end_s = time.monotonic() + START_S
+        end_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < end_s:
             if self._process.poll() is not None:
                 break
@@ -183,9 +184,9 @@ def cannot_run() -> str:
 
 
 @contextlib.contextmanager
-def containerd(request_s: int = 2, *, takes_cdi: bool = True) -> Iterator[Containerd]:
+def containerd(*, takes_cdi: bool = True) -> Iterator[Containerd]:
     """A runtime with the images imported; without CDI as containerd 1.7 is by default."""
-    runtime = Containerd(request_s, takes_cdi=takes_cdi)
+    runtime = Containerd(takes_cdi=takes_cdi)
     try:
         runtime.start()
         runtime.import_image()

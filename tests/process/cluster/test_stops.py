@@ -120,7 +120,7 @@ def test_a_name_server_that_hangs_does_not_keep_the_agent_from_ending(tmp_path: 
         with started(tmp_path, arguments, around_it) as process:
             until(lambda: " serves " in line_of(process))
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(DEADLINE_S) == 0
     assert "thread_stuck_at_stop" in (tmp_path / "stderr.log").read_text()
 
 
