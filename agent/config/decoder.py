@@ -63,11 +63,14 @@ def _decode_text(value: object, key: str, rule: SettingRule) -> str:
 
 def _decode_texts(value: object, key: str) -> tuple[str, ...]:
     if isinstance(value, str):
-        return tuple(part for part in value.split(",") if part)
+        value = value.split(",") if value.strip() else []
     # YAML reads 79 as a number, where a list of texts means what is written
-    if isinstance(value, list) and all(type(part) in (str, int) for part in value):
-        return tuple(str(part) for part in value)
-    raise BadConfig(f"{key}: must be a list of texts")
+    if not isinstance(value, list) or any(type(part) not in (str, int) for part in value):
+        raise BadConfig(f"{key}: must be a list of texts")
+    items = tuple(str(part).strip() for part in value)
+    if "" in items:
+        raise BadConfig(f"{key}: item {items.index('') + 1} is empty; remove it")
+    return items
 
 
 def _decode_table(value: object, key: str) -> SettingTable:

@@ -69,6 +69,46 @@ def test_a_wrong_variable_is_refused_with_its_name() -> None:
         load_settings(None, {"XPU_AGENT_COLLECT__INTERVAL": "1"}, {}, DESCRIPTIONS)
 
 
+@pytest.mark.parametrize(
+    ("text", "aliases"),
+    [
+        ("dcgm,hami", ("dcgm", "hami")),
+        (" dcgm , hami\n", ("dcgm", "hami")),
+        ("dcgm", ("dcgm",)),
+        ("", ()),
+        (" ", ()),
+    ],
+)
+def test_a_list_of_a_variable_may_have_blanks_around_its_items(
+    tmp_path: Path, text: str, aliases: tuple[str, ...]
+) -> None:
+    name = "XPU_AGENT_METRICS__ALIASES"
+    assert load_settings(None, {name: text}, {}, DESCRIPTIONS).settings.metrics.aliases == aliases
+    file = written(tmp_path, yaml.safe_dump({"metrics": {"aliases": text}}))
+    assert load_settings(file, {}, {}, DESCRIPTIONS).settings.metrics.aliases == aliases
+
+
+def test_blanks_around_the_items_of_a_list_in_a_file_are_dropped(tmp_path: Path) -> None:
+    file = written(tmp_path, 'metrics: {aliases: [" dcgm", "hami "]}')
+    aliases = load_settings(file, {}, {}, DESCRIPTIONS).settings.metrics.aliases
+    assert aliases == ("dcgm", "hami")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("dcgm,,hami", 2), (",dcgm", 1), ("dcgm,", 2), ("dcgm, ,hami", 2)]
+)
+def test_an_empty_item_of_a_list_is_refused_with_its_number(
+    tmp_path: Path, text: str, number: int
+) -> None:
+    message = f"metrics.aliases: item {number} is empty"
+    name = "XPU_AGENT_METRICS__ALIASES"
+    with pytest.raises(BadConfig, match=f"environment {name}: {message}"):
+        load_settings(None, {name: text}, {}, DESCRIPTIONS)
+    file = written(tmp_path, yaml.safe_dump({"metrics": {"aliases": text.split(",")}}))
+    with pytest.raises(BadConfig, match=message):
+        load_settings(file, {}, {}, DESCRIPTIONS)
+
+
 def test_an_absent_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadConfig, match="No such file"):
         load_settings(tmp_path / "none.yaml", {}, {}, DESCRIPTIONS)
