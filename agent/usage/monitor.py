@@ -328,7 +328,8 @@ def report_policy(
     """Return windows and memory policy of the NodeMetric object, else of the settings.
 
     Each field is decided separately; invalid values are ignored, and the means' window is at least
-    a minute. A window longer than the history has no values.
+    a minute. A window has no values while the history has less than half of it: one of 45 minutes
+    has those of half an hour, one of two hours has none.
     """
     publish = settings.publish
     default = UsageReportPolicy(
