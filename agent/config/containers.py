@@ -32,7 +32,11 @@ class NriSettings(msgspec.Struct, frozen=True, kw_only=True):
     budget_ms: Annotated[
         int,
         SettingRule(
-            "a call not answered by then is answered with no change", unit="ms", low=10, high=1500
+            "a call not answered by then is answered with no change; a container with an "
+            "allocation is refused",
+            unit="ms",
+            low=10,
+            high=1500,
         ),
     ] = 500
 

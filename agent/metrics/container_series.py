@@ -23,7 +23,7 @@ _ROWS: tuple[_Row, ...] = (
     ),
     (
         *("runtime_requests_total", "counter", (*METHOD, "result"), ""),
-        "Questions of the container runtime; late: answered with no change by the budget.",
+        "Questions of the container runtime; late: answered by the budget, without the hooks.",
     ),
     (
         *("runtime_request_seconds", "histogram", METHOD, "seconds"),

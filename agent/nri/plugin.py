@@ -46,8 +46,9 @@ SocketIdentity = tuple[int, int, int]  # device, inode, and the time of its last
 class NriPlugin:
     """Registers with the runtime, reconnects, and answers its calls. Belongs to the loop thread.
 
-    Neither the runtime nor a hook can end it. Every request is answered within the budget; a late
-    request is answered with no change, and its container is listed in the view's `missed`.
+    Neither the runtime nor a hook can end it. Every request is answered within the budget: a late
+    one with no change, and its container is listed in the view's `missed`; a container with an
+    allocation is refused.
     """
 
     def __init__(

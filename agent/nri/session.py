@@ -267,8 +267,9 @@ class OpenRuntimeRequests:
         self.list_applied.set()
 
     def submit(self, open_request: RuntimeRequest, until_s: float, reply: ReplyCallback) -> None:
-        """Call `reply` once, at the latest at `until_s` of the loop's clock, then with no change.
+        """Call `reply` once, at the latest at `until_s` of the loop's clock.
 
+        Then it is called with no change; a container with an allocation is refused.
         `reply` is called before this method returns if the hooks answer without waiting.
         """
         answer: Adjustment | Awaitable[Adjustment] | None = None
@@ -337,12 +338,7 @@ class OpenRuntimeRequests:
     ) -> tuple[str, bytes | CallError]:
         stage = open_request.request.stage.value
         log.error("nri_hooks_failed", extra={"stage": stage}, exc_info=error)
-        hook_request = open_request.request
-        if (
-            hook_request.stage is HookStage.CREATE
-            and allocation_annotation(hook_request.pod) is not None
-        ):
-            # running without the allocated devices is worse than not running
+        if _needs_devices(open_request):
             text = f"HookFailed: {type(error).__name__}: see the agent's log"
             return self._refusal(open_request, INTERNAL, text)
         self._mark_missed(open_request, "HookFailed")
@@ -395,6 +391,10 @@ class OpenRuntimeRequests:
         task.cancel()
         stage = open_request.request.stage.value
         log.warning("nri_answer_late", extra={"stage": stage, "subject": open_request.subject_id})
+        if _needs_devices(open_request):
+            text = "BudgetExceeded: the hooks have not answered in time; see nri.budget_ms"
+            reply("late", self._refusal(open_request, FAILED_PRECONDITION, text)[1])
+            return
         self._mark_missed(open_request, "BudgetExceeded")
         reply("late", b"")
 
@@ -407,6 +407,15 @@ class OpenRuntimeRequests:
             timer.cancel()
             self._counters.in_flight -= 1
         return open_request
+
+
+def _needs_devices(open_request: RuntimeRequest) -> bool:
+    """Return whether a new container must not run without an answer: it has an allocation.
+
+    Running without the allocated devices is worse than not running.
+    """
+    request = open_request.request
+    return request.stage is HookStage.CREATE and allocation_annotation(request.pod) is not None
 
 
 def _close_coroutine(coroutine: Coroutine[object, object, object], _: asyncio.Task[None]) -> None:

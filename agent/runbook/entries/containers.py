@@ -174,8 +174,9 @@ CONTAINER_ENTRIES = (
     RunbookEntry(
         "BudgetExceeded",
         "the agent answered the runtime too late",
-        "A hook took longer than the runtime waits, so an empty answer was sent.",
-        "The container started without what its hooks would have given it.",
+        "A hook took longer than the runtime waits, so the answer changed nothing.",
+        "The container started without what its hooks would have given it. One with allocated "
+        "devices is refused, and created again by the kubelet.",
         "delete the pod; see the agent's log and the load of the node",
     ),
     RunbookEntry(

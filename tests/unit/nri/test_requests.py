@@ -12,6 +12,7 @@ from agent.nri.session import hook_budget_s
 from agent.nri.versions import RuntimePeer
 from agent.snapshot.container import Adjustment, ContainerState, HookRequest, HookStage
 from agent.snapshot.edits import ContainerEdits
+from agent.wire_formats.device_allocated import ANNOTATION
 from proto.gen import nri_plugin_pb2 as calls
 from tests.patience import PATIENCE_S
 from tests.unit.nri.messages import container, pod
@@ -51,6 +52,39 @@ def test_a_late_hook_costs_its_change_and_not_the_connection() -> None:
         assert (state.late, state.in_flight) == (1, 0)
         both.answer = nothing
         assert not (await both.call("UpdateContainer")).HasField("status")
+
+    play(through, SHORT_S)
+
+
+def test_a_container_with_allocated_devices_is_refused_if_its_answer_is_late() -> None:
+    """Its devices cannot be given to it later; the kubelet creates a refused one again."""
+    granted = calls.CreateContainerRequest()
+    granted.CopyFrom(CREATED)
+    granted.pod.annotations[ANNOTATION] = "{}"
+
+    async def through(both: Talk) -> None:
+        both.answer = never
+        answer = await both.call("CreateContainer", granted)
+        assert (answer.status.code, answer.payload) == (9, b"")
+        assert answer.status.message.startswith("BudgetExceeded: ")
+        assert both.results("CreateContainer") == {"late": 1}
+        assert (dict(both.picture.view.containers), dict(both.picture.view.missed)) == ({}, {})
+        run = calls.RunPodSandboxRequest(pod=granted.pod)
+        assert not (await both.call("RunPodSandbox", run)).HasField("status")
+        assert dict(both.picture.view.missed) == {"p1": "BudgetExceeded"}
+
+    play(through, SHORT_S)
+
+
+def test_a_granted_container_is_refused_if_the_list_of_pods_is_not_read_in_time() -> None:
+    granted = calls.CreateContainerRequest()
+    granted.CopyFrom(CREATED)
+    granted.pod.annotations[ANNOTATION] = "{}"
+
+    async def through(both: Talk) -> None:
+        both.asking.list_applied.clear()
+        answer = await both.call("CreateContainer", granted)
+        assert (answer.status.code, both.asked) == (9, [])
 
     play(through, SHORT_S)
 
