@@ -1,7 +1,8 @@
-"""What every test shares: examples of property tests, files they may open, and signals."""
+"""What every test shares: examples of property tests, files, and signals."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -20,3 +21,9 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 16384), hard))
 
 # below `nohup` agents would inherit that hang-ups are ignored, as they should for their users
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# workers inherit what the shell left open; there the fake vendor would write into its pipes, too
+for name in os.listdir("/proc/self/fd"):
+    if int(name) > 2:
+        with contextlib.suppress(OSError):  # the list itself, which is closed by now
+            os.set_inheritable(int(name), False)
