@@ -504,7 +504,9 @@ class UsageMonitor:
 
     def _measure_sharing(self, now_s: float) -> None:
         now, wall_s = self._store.current, self._clock.wall()
-        samples = (sample for vendor in now.vendors for sample in vendor.samples.value)
+        # not the last samples of a worker that answers no more, which counts have outgrown
+        vendors = (vendor for vendor in now.vendors if not vendor.samples.error)
+        samples = (sample for vendor in vendors for sample in vendor.samples.value)
         devices = now.devices.value.devices
         view = self._sharing.collect(now_s, wall_s, self._collector.pods, devices, samples)
         self._store.put(sharing=SnapshotPart(view, now_s))

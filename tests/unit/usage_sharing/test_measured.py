@@ -10,7 +10,14 @@ from agent.clock import ManualClock
 from agent.config.sources import decode_settings
 from agent.metrics.exposition import MetricsRenderer
 from agent.recording.host_source import HostSource
-from agent.snapshot.node import DeviceView, NodeIdentity, NodeSnapshot, SnapshotStore
+from agent.snapshot.inventory import DeviceSample, ProcessSample
+from agent.snapshot.node import (
+    DeviceView,
+    NodeIdentity,
+    NodeSnapshot,
+    SnapshotStore,
+    VendorState,
+)
 from agent.snapshot.part import SnapshotPart
 from agent.usage.hami_regions import LAYOUT_A
 from agent.usage.monitor import UsageMonitor
@@ -19,27 +26,43 @@ from tests.cgroups import CgroupHost
 from tests.factory import gpu
 from tests.unit.usage_sharing.made import Region
 
+CONTAINERS = "/usr/local/vgpu/containers"
 
-def measured(folder: Path, setting: str) -> NodeSnapshot:
-    """Return the snapshot after one cycle on a host whose only pod has a region."""
-    host = CgroupHost(folder)
+
+def measured(
+    folder: Path, setting: str = CONTAINERS, seconds: int = 1, vendors: tuple[VendorState, ...] = ()
+) -> NodeSnapshot:
+    """Return the snapshot after some cycles on a host whose only pod has a region."""
+    host, clock = CgroupHost(folder), ManualClock()
     host.group("/poda", cpu_ns=10**9, anon=3)
     regions = folder / "usr/local/vgpu/containers/a_worker"
     regions.mkdir(parents=True)
-    region = Region(LAYOUT_A).slots(1).process(0, (0, 0, 0, 0, 500))
-    (regions / "x.cache").write_bytes(region.data)
-    view = DeviceView(devices=(gpu(0),))
-    store = SnapshotStore(
-        NodeSnapshot(node=NodeIdentity(name="n"), devices=SnapshotPart(view, 0.0))
-    )
+    card = gpu(0)
+    region = Region(LAYOUT_A, cards=[card.info.uuid or ""]).slots(1)
+    (regions / "x.cache").write_bytes(region.process(0, (0, 0, 0, 0, 500), host_pid=7).data)
+    view = SnapshotPart(DeviceView(devices=(card,)), 0.0)
+    store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n"), devices=view, vendors=vendors))
     settings = decode_settings({"collect": {"hami_regions": setting}})
-    measuring = UsageMonitor(HostSource(files=host.files), settings, store, ManualClock())
-    measuring.cycle()
+    measuring = UsageMonitor(HostSource(files=host.files), settings, store, clock)
+    for _ in range(seconds):
+        measuring.cycle()
+        clock.advance(1.0)
     measuring.close()
     return store.current
 
 
-@pytest.mark.parametrize(("setting", "used"), [("/usr/local/vgpu/containers", [500]), ("", [])])
+@pytest.mark.parametrize(("error", "reasons"), [("", ["RegionDrift"]), ("the worker hangs", [])])
+def test_a_count_is_not_compared_with_samples_of_a_vendor_that_answers_no_more(
+    tmp_path: Path, error: str, reasons: list[str]
+) -> None:
+    process = ProcessSample(pid=7, memory_bytes=4 << 30)
+    sample = DeviceSample(key=gpu(0).key, processes=(process,))
+    vendor = VendorState(vendor="nvidia", samples=SnapshotPart((sample,), 0.0, error))
+    snapshot = measured(tmp_path, seconds=72, vendors=(vendor,))
+    assert [problem.reason for problem in snapshot.sharing.value.problems] == reasons
+
+
+@pytest.mark.parametrize(("setting", "used"), [(CONTAINERS, [500]), ("", [])])
 def test_regions_are_read_from_the_folder_of_the_setting(
     tmp_path: Path, setting: str, used: list[int]
 ) -> None:
