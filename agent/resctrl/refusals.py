@@ -68,6 +68,7 @@ class RefusalMemory:
         self._last_values = {
             name: values for name, values in self._last_values.items() if name in names
         }
+        self._overwrites.retain(frozenset((name, SCHEMATA) for name in names))
 
     def record_line(self, group: PlannedGroup, line: str, reason: str) -> None:
         """Record that the kernel refused one line of a group."""

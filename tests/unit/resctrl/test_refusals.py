@@ -224,3 +224,17 @@ def test_a_mount_that_is_refused_is_tried_once_a_minute_and_reported(number: int
     assert tries == ["/sys/fs/resctrl"]
     assert view.message == f"/sys/fs/resctrl: {os.strerror(number)}"
     assert reasons(view) == {"ResctrlNotMounted"}
+
+
+def test_a_group_that_nobody_asks_for_any_more_is_contested_no_more() -> None:
+    scene = Scene()
+    scene.set_class("BE", qos(0, 30))
+    scene.set_class("LS", qos(0, 60))
+    scene.cycle()
+    for _ in range(5):
+        scene.host.write("/sys/fs/resctrl/BE/schemata", "L3:0=1\n")
+        view = scene.cycle()
+    assert reasons(view) == {"ResctrlForeignWriter"}
+    del scene.classes["BE"]
+    scene.cycle()
+    assert reasons(scene.cycle()) == set()
