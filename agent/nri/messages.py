@@ -330,8 +330,8 @@ class RuntimeEvents:
         return RuntimeRequest(request=request, subject_id=pod.id, is_refusable=False)
 
     def _start_container(self, pod: wire.PodSandbox, container: wire.Container) -> None:
-        self._view_store.update(
-            container=RuntimeContainer(
+        self._view_store.mark_started(
+            RuntimeContainer(
                 id=container.id,
                 sandbox_id=container.pod_sandbox_id or pod.id,
                 name=container.name,

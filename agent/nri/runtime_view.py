@@ -113,6 +113,15 @@ class RuntimeViewStore:
         if self._has_pending:
             self._publish(containers=True)
 
+    def mark_started(self, container: RuntimeContainer) -> None:
+        """Replace a container by its running form, unless it has ended.
+
+        Runtimes report the end of a container that exits at once before its start.
+        """
+        is_in_list = self._changed_ids is not None and container.id not in self._changed_ids
+        if container.id in self._containers or is_in_list:
+            self.update(container=container)
+
     def remove_container(self, container_id: str) -> None:
         """Remove a container."""
         self._note_change(container_id)

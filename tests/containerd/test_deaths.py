@@ -137,3 +137,16 @@ def test_a_sandbox_that_ended_while_the_agent_was_away_holds_nothing(
     runtime.start()
     entries = agent.until(lambda now: now.state == "synchronized" and now.registrations == 2)
     assert sorted(entries.stopped) == sorted(stopped)
+
+
+def test_containers_that_exit_at_once_do_not_stay_with_the_agent(
+    runtime: Containerd, agent: Agent
+) -> None:
+    """The runtime often tells of their end before it tells of their start."""
+    pod = Pod(runtime, CARD).run()
+    ended = [pod.start(f"init-{number}", command=["/bin/true"]) for number in range(6)]
+    running = pod.start("main")
+    agent.until(lambda now: now.containers == {running: "running"})
+    for container in ended:
+        runtime.cri.remove(container)
+    assert agent.proof(running).verdict == "verified"

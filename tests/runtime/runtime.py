@@ -170,14 +170,19 @@ class Runtime(Asking):
             created.missed += await self._event(nri.POST_CREATE_CONTAINER, pod, created)
         return created
 
-    async def start(self, created: CreatedContainer) -> None:
-        """Start its process."""
+    async def start(self, created: CreatedContainer, *, exits: bool = False) -> None:
+        """Start its process; if it exits at once, its end is told before its start, as running."""
         async with self.lock:
             await self._event(nri.START_CONTAINER, created.pod, created, fatal=True)
-            self._number += 1
-            created.message.pid = 20_000 + self._number
-            created.message.state = pb.CONTAINER_RUNNING
+        self._number += 1
+        created.message.pid = 20_000 + self._number
+        if exits:
+            await self.stop(created)
+        created.message.state = pb.CONTAINER_RUNNING
+        async with self.lock:
             await self._event(nri.POST_START_CONTAINER, created.pod, created)
+        if exits:
+            created.message.state = pb.CONTAINER_STOPPED
 
     async def update(
         self,

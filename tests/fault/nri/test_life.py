@@ -208,3 +208,19 @@ def test_a_pod_that_another_plug_in_refuses_is_forgotten(folder: Path) -> None:
             await agent.until(lambda view: not view.sandboxes and not view.containers)
 
     asyncio.run(run())
+
+
+def test_a_container_that_exits_at_once_does_not_stay_in_the_picture(folder: Path) -> None:
+    async def run() -> None:
+        async with attached(folder) as (runtime, agent):
+            await runtime.plugged()
+            await agent.synchronized()
+            pod = runtime.pod("p")
+            await runtime.run_pod(pod)
+            init = await runtime.create(pod, "init")
+            await runtime.start(init, exits=True)
+            main = await runtime.create(pod, "main")
+            await runtime.start(main)
+            assert list(agent.view.containers) == [main.id]
+
+    asyncio.run(run())

@@ -106,6 +106,29 @@ def test_a_sandbox_that_was_stopped_stays_so_in_the_lists_of_later_connections()
     assert [one.stopped for one in own_values.view.sandboxes.values()] == [True, False]
 
 
+def test_a_container_that_has_ended_is_not_started_by_a_later_event() -> None:
+    own_values, _ = begun()
+    running = RuntimeContainer(id="c1", sandbox_id="p1", state=ContainerState.RUNNING, pid=7)
+    own_values.update(POD, MAIN)
+    own_values.mark_started(running)
+    assert dict(own_values.view.containers) == {"c1": running}
+    own_values.remove_container("c1")
+    own_values.mark_started(running)
+    assert dict(own_values.view.containers) == {}
+
+
+def test_a_container_that_starts_while_the_list_with_it_is_read_runs() -> None:
+    own_values, _ = begun()
+    running = RuntimeContainer(id="c1", sandbox_id="p1", state=ContainerState.RUNNING, pid=7)
+    ended = RuntimeContainer(id="c2", sandbox_id="p1", state=ContainerState.RUNNING, pid=8)
+    own_values.begin_list()
+    own_values.mark_started(running)
+    own_values.remove_container("c2")
+    own_values.mark_started(ended)
+    own_values.replace_all([POD], [MAIN, RuntimeContainer(id="c2", sandbox_id="p1")])
+    assert dict(own_values.view.containers) == {"c1": running}
+
+
 def test_a_mark_goes_with_its_container() -> None:
     own_values, _ = begun()
     own_values.update(POD, MAIN)
