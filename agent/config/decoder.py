@@ -63,7 +63,7 @@ def _decode_text(value: object, key: str, rule: SettingRule) -> str:
 
 def _decode_texts(value: object, key: str) -> tuple[str, ...]:
     if isinstance(value, str):
-        value = value.split(",") if value.strip() else []
+        value = [part for part in value.split(",") if part.strip()]
     # YAML reads 79 as a number, where a list of texts means what is written
     if not isinstance(value, list) or any(type(part) not in (str, int) for part in value):
         raise BadConfig(f"{key}: must be a list of texts")
