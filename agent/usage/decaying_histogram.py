@@ -185,8 +185,7 @@ class DecayingHistogram:
         if not self._total:  # a new pod's: hundreds of them in a minute
             self._reference_s = reference_s
             return
-        shift = math.floor((self._reference_s - reference_s) / self._half_life_s + 0.5)
-        factor = math.pow(2.0, shift)
+        factor = math.pow(2.0, (self._reference_s - reference_s) / self._half_life_s)
         self._weights = array("d", [weight * factor for weight in self._weights])
         self._total *= factor
         self._reference_s = reference_s

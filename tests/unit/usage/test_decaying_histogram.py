@@ -144,6 +144,17 @@ def test_after_the_clock_was_set_back_the_histogram_begins_anew() -> None:
     assert histogram.percentile(1.0) < 1.1
 
 
+@pytest.mark.parametrize("moved_days", [0.0, 0.4, -0.4])
+def test_samples_keep_their_ages_when_the_reference_time_moves(moved_days: float) -> None:
+    histogram = DecayingHistogram(CPU_CORES, DAY_S)
+    histogram.add(1.0, START_S - moved_days * DAY_S)
+    histogram.move_samples(moved_days * DAY_S)
+    histogram.add(1.0, START_S + 99 * DAY_S)
+    histogram.add(2.0, START_S + 101 * DAY_S)
+    old, new = histogram.checkpoint().bucket_weights.values()
+    assert (old, new) == (2500, 10_000)  # two half-lives apart
+
+
 def test_a_clock_set_back_by_an_hour_costs_nothing() -> None:
     histogram = DecayingHistogram(CPU_CORES, DAY_S)
     histogram.add(8.0, START_S)
