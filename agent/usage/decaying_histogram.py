@@ -161,6 +161,7 @@ class DecayingHistogram:
         ratio = total / sum(weights.values()) if weights else 0.0
         for bucket, weight in weights.items():
             self._weights[bucket] = weight * ratio
+        self._skip_empty()
         self._forget_percentile()
 
     def _clear(self) -> None:
@@ -190,6 +191,10 @@ class DecayingHistogram:
         self._total *= factor
         self._reference_s = reference_s
         self._forget_percentile()
+        self._skip_empty()
+
+    def _skip_empty(self) -> None:
+        """Move the lowest and the highest bucket to those that are not empty."""
         while self._weights[self._lowest] < EPSILON and self._lowest < self._last:
             self._lowest += 1
         while self._weights[self._highest] < EPSILON and self._highest > 0:

@@ -162,6 +162,17 @@ def test_a_clock_set_back_by_an_hour_costs_nothing() -> None:
     assert histogram.percentile(1.0) > 8.0
 
 
+@pytest.mark.parametrize("weights", [{0: 1, 50: 10_000}, {50: 10_000, 60: 1}])
+def test_a_restored_weight_that_counts_as_empty_does_not_empty_the_histogram(
+    weights: dict[int, int],
+) -> None:
+    histogram = DecayingHistogram(CPU_CORES, DAY_S)
+    histogram.restore(HistogramCheckpoint(START_S, weights, 0.6))
+    assert histogram.percentile(0.95) == CPU_CORES.starts()[51]
+    histogram.add(2.0, START_S + 60)
+    assert histogram.percentile(0.3) > 1.0
+
+
 @pytest.mark.parametrize(
     "checkpoint",
     [
