@@ -107,6 +107,14 @@ class _ContainerQuota(msgspec.Struct, frozen=True):
     rest_us: int
     target_us: int
 
+    @property
+    def burst_us(self) -> int:
+        """Return the largest burst that lets the runtime write the quota of the limit.
+
+        It does so at each update of a container, and the kernel refuses a quota below the burst.
+        """
+        return min(self.base_us, self.target_us)
+
 
 def plan_pod(step: PodStep, last: PodPlan | None, current: CurrentValues) -> PodPlan:
     """Return what is desired of a pod's files; equal values are the same object as before."""
@@ -133,7 +141,7 @@ def plan_pod(step: PodStep, last: PodPlan | None, current: CurrentValues) -> Pod
             new_targets[one.container.cgroup] = one.target_us
     if step.has_burst and quotas:
         bursts = [
-            burst_of(quota.container.limit_milli, pod.config.cpu_burst_percent, quota.target_us)
+            burst_of(quota.container.limit_milli, pod.config.cpu_burst_percent, quota.burst_us)
             for quota in quotas
         ]
         total = sum(bursts)

@@ -6,7 +6,9 @@ import errno
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
+from agent.snapshot.part import SnapshotPart
 from agent.snapshot.self_check import StrategyState
 from tests.realgroups import RealGroups, needs_v1, real_groups
 from tests.unit.reconcile.limited_node import BURST, LimitedNode, memory_spec
@@ -29,7 +31,7 @@ def test_quota_and_burst_of_a_throttled_container_go_up_and_down_without_a_refus
     for _ in range(8):
         assert node.cycle().unwritten == 0
         up.append(node.quotas())
-        assert node.bursts() == [min(200000, quota) for quota in node.quotas()]
+        assert node.bursts() == [100000, 100000]
     assert up[0] == [120000, 120000]
     assert up[-1] == [300000, 300000]
     node.is_throttled, node.node_cores = False, 4.0
@@ -37,6 +39,27 @@ def test_quota_and_burst_of_a_throttled_container_go_up_and_down_without_a_refus
         assert node.cycle().unwritten == 0
     assert node.quotas() == [100000, 100000]
     assert node.bursts() == [100000, 100000]
+
+
+def test_the_runtime_can_write_the_quota_of_the_limit_again_at_any_time(
+    groups: RealGroups,
+) -> None:
+    node = LimitedNode(groups)
+    node.spec, node.is_throttled = BURST, True
+    for _ in range(4):
+        assert node.cycle().unwritten == 0
+    # as with each update of a container, also one of its memory or its CPUs
+    groups.put(node.scene.container, "cpu.cfs_quota_us", "100000")
+    assert node.cycle().unwritten == 0
+    (view,) = node.scene.snapshot.pods.value
+    assert view.resources is not None
+    (resources,) = view.resources
+    smaller = replace(view, resources=(replace(resources, cpu_limit_milli=500),))
+    node.scene.snapshot = replace(node.scene.snapshot, pods=SnapshotPart((smaller,), 1.0))
+    node.is_throttled = False
+    assert node.cycle().unwritten == 0
+    for cgroup in (node.scene.container, node.scene.pod):  # the kubelet resizes the pod in place
+        groups.put(cgroup, "cpu.cfs_quota_us", "50000")
 
 
 def test_without_the_policy_nothing_of_it_remains(groups: RealGroups) -> None:
