@@ -31,6 +31,7 @@ from plugins.vendors.nvidia.discovery.inventory import (
 )
 from plugins.vendors.nvidia.discovery.nvlink import FabricStateTracker
 from plugins.vendors.nvidia.discovery.sysfs import (
+    MODULE,
     NvidiaHardware,
     describe_recorded_function,
     find_hardware,
@@ -42,6 +43,8 @@ from plugins.vendors.nvidia.library.nvml import Nvml, find_library
 from plugins.vendors.nvidia.mig.capabilities import MigCapabilities
 from plugins.vendors.nvidia.sampler import NvidiaSampler
 from plugins.vendors.nvidia.settings import NvidiaSettings, read_xid_rules
+
+RETRY_LIBRARY_S = 30.0  # between two searches for the library while its kernel module is loaded
 
 
 class NvidiaSession:
@@ -70,6 +73,7 @@ class NvidiaSession:
         self._cards = NvidiaCards(store, clock, settings.forget_after_s)
         self._calls: LibraryCallJournal = NO_JOURNAL
         self._has_requested_discovery = False  # and the discovery has not run yet
+        self._library_retry_s = clock.monotonic() + RETRY_LIBRARY_S  # next search for the library
 
     def journal_calls(self, journal: LibraryCallJournal) -> None:
         """Set the journal of library calls; called before the library is loaded."""
@@ -169,6 +173,7 @@ class NvidiaSession:
     def sample(self) -> tuple[DeviceSample, ...]:
         """Sample the cards that answer; slow cards are sampled every ten seconds only."""
         self._check_library_file()
+        self._find_late_library()
         if self._cards.needs_discovery() and not self._has_requested_discovery:
             message = (
                 "the library is of another driver than the kernel's for longer than an upgrade"
@@ -176,6 +181,25 @@ class NvidiaSession:
             self._watch.add(DeviceEvent(key="", reason="DriverMismatch", message=message))
         self._has_requested_discovery = self._cards.needs_discovery()
         return self._sampler.sample(self._nvml, self._cards.cards)
+
+    def _find_late_library(self) -> None:
+        """Request a discovery when the library can be used at last.
+
+        A driver container loads its module before its files are visible on the node; the kernel
+        reports the module, but not the files.
+        """
+        now_s = self._clock.monotonic()
+        if self._nvml is not None or now_s < self._library_retry_s or self._is_replay:
+            return
+        self._library_retry_s = now_s + RETRY_LIBRARY_S
+        if not self._host.exists(MODULE):
+            return
+        try:
+            self._library()
+        except LibraryUnavailable:
+            return
+        message = "the driver's library can be used now"
+        self._watch.add(DeviceEvent(key="", reason="DriverCame", message=message))
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
         """Wait for events of the driver and of the sampler."""

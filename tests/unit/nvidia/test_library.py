@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,49 @@ def test_a_library_that_appears_later_is_used_without_a_restart(
     assert {d.health.reason for d in after.devices} == {"DeviceHealthy"}
     assert after.library is not None
     assert after.library.startswith(str(empty / LIBRARY))
+
+
+DRIVER_IS_LATE = """
+import os, sys
+from agent.clock import ManualClock
+from agent.recording.host_source import open_host
+from plugins.vendors.nvidia.session import NvidiaSession
+from plugins.vendors.nvidia.settings import NvidiaSettings
+
+tree, mounted, folder = sys.argv[1:]
+clock = ManualClock(mono_s=0.0)
+settings = NvidiaSettings(library_dirs=(folder,))
+session = NvidiaSession(open_host(tree).files, settings, clock=clock)
+assert session.discover().problems[0].reason == "LibraryMissing"
+clock.advance(31.0)
+assert session.sample() == () and session.events(0.0) == ()
+os.rename(mounted, folder)
+session.sample()
+assert session.events(0.0) == ()
+clock.advance(31.0)
+session.sample()
+assert [event.reason for event in session.events(0.0)] == ["DriverCame"]
+assert all(device.health.is_in_service for device in session.discover().devices)
+clock.advance(31.0)
+assert len(session.sample()) == 8
+assert "DriverCame" not in [event.reason for event in session.events(0.0)]
+"""
+
+
+def test_a_library_that_comes_after_its_module_requests_a_discovery(
+    stub: Stub, tree: Path, tmp_path: Path
+) -> None:
+    # a driver container loads its module first, and no uevent reports the mount of its files
+    stub.play(SYSTEM, *GPUS)
+    shutil.copytree(build(), tmp_path / "container")
+    arguments = [str(tree), str(tmp_path / "container"), str(tmp_path / "driver")]
+    subprocess.run(
+        [sys.executable, "-c", DRIVER_IS_LATE, *arguments],
+        env={**os.environ, **stub.environment},
+        cwd=ROOT,
+        check=True,
+        timeout=60,
+    )
 
 
 def test_a_library_that_was_replaced_needs_a_new_process(
