@@ -20,7 +20,7 @@ def node(facts: dict[str, Any], request: pytest.FixtureRequest) -> Any:
 def test_quota_and_burst_go_up_and_down_without_a_refusal(node: Any) -> None:
     burst = node["burst"]
     assert [quotas for quotas, _ in burst["up"]] == [[quota] * 2 for quota in LADDER]
-    assert [bursts for _, bursts in burst["up"]] == [[min(200000, q)] * 2 for q in LADDER]
+    assert [bursts for _, bursts in burst["up"]] == [[100000] * 2 for _ in LADDER]
     assert burst["down"][-1] == [[100000, 100000], [100000, 100000]]
     assert burst["unwritten"] == 0
 
