@@ -58,7 +58,7 @@ class PluginTiming(msgspec.Struct, frozen=True, kw_only=True):
     pod_wait_s: float = 2.0
     pod_retry_s: float = 0.02  # between two tries with newer snapshots
     pod_refresh_s: float = 0.5  # between two requests for a fresh list of pods
-    prepare_s: float = 5.0  # for creating the folders of an answer
+    prepare_s: float = 5.0  # for the folders of an answer, and for the first checkpoint
     inventory_wait_s: float = 10.0  # an allocation waits for a vendor's first answer
     cache_lifetime_s: float = 300.0  # then the devices of a vendor without an answer are unhealthy
     stop_s: float = 1.0  # for open requests

@@ -9,6 +9,7 @@ stops with the state `conflict`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -81,6 +82,10 @@ class DevicePlugin:
         self._start_s = self._context.clock.monotonic()
         await run_in_thread(self._folder.remove_dead_sockets)
         self._folder.scan()
+        # before the kubelet can ask: pods may have other devices than it accounts
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._context.timing.prepare_s):
+                await self._read_checkpoint()
         try:
             self._start_task("folder", self._folder.run)
             self._start_task("offers", self._follow_resources)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
+import threading
 
 import msgspec
 import pytest
 
-from agent.deviceplugin.allocations import AllocationTable
+from agent.deviceplugin.allocations import (
+    AllocationTable,
+    CheckpointStamp,
+    read_device_checkpoint,
+)
 from agent.deviceplugin.context import ChangeCondition
 from agent.deviceplugin.server import ResourceServer
 from agent.deviceplugin.servicer import ResourceServicer
@@ -279,3 +284,45 @@ def test_a_kubelet_that_died_before_it_wrote_may_request_the_pod_again() -> None
         assert plugin.view().held == ()
 
     on_stage(test)
+
+
+def test_the_devices_of_pods_are_read_before_any_are_offered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pod may have another device than the kubelet accounts: only its checkpoint says so."""
+    offered: list[int] = []
+
+    async def test(stage: Stage) -> None:
+        def read(folder: str, known: CheckpointStamp | None) -> object:
+            assert stage.plugin is not None
+            offered.append(len(stage.plugin.view().resources))
+            return read_device_checkpoint(folder, known)
+
+        monkeypatch.setattr("agent.deviceplugin.plugin.read_device_checkpoint", read)
+        await stage.kubelet.start()
+        await stage.start()
+        await stage.kubelet.resource(GPU, healthy=8)
+        assert offered[0] == 0
+
+    on_stage(test)
+
+
+def test_a_checkpoint_that_cannot_be_read_in_time_holds_up_the_offer_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = threading.Event()
+
+    def hang(folder: str, known: CheckpointStamp | None) -> None:
+        del folder, known
+        gate.wait()
+
+    async def test(stage: Stage) -> None:
+        monkeypatch.setattr("agent.deviceplugin.plugin.read_device_checkpoint", hang)
+        await stage.kubelet.start()
+        await stage.start()
+        try:
+            await stage.kubelet.resource(GPU, healthy=8)
+        finally:
+            gate.set()
+
+    on_stage(test, msgspec.structs.replace(QUICK, prepare_s=0.05))
