@@ -192,3 +192,39 @@ def test_a_card_that_is_cut_and_has_no_instance_is_all_free(stub: Stub, tree: Pa
     card = first(discover_cards(stub, tree, *PROFILES))
     assert (card.partitions, card.resources) == ((), ())
     assert dict(card.free_slices)["7g.40gb"] == (0,)
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount"])
+@pytest.mark.parametrize("code", [10, 999])
+def test_a_card_whose_division_cannot_be_read_for_a_moment_stays_divided(
+    stub: Stub, tree: Path, call: str, code: int
+) -> None:
+    script = (SYSTEM, gpu(0, BUSES[0], **A100), THREE, ONE)
+    stub.play(*script)
+    with on_tree(stub, tree) as child:
+        before = first(child.discover())
+        stub.play(*script, f"error {call} {code}")
+        unreadable = first(child.discover())
+        stub.play(SYSTEM, gpu(0, BUSES[0], **{**A100, "migmode": 0}))
+        undivided = first(child.discover())
+    for card in (before, unreadable):
+        assert card.resources == ()
+        assert dict(card.labels)["xpu-agent.io/mig"] == "true"
+        assert [part.uuid for part in card.partitions] == ["MIG-3g", "MIG-1g"]
+        assert dict(card.facts)["unschedulable"] == "MIGEnabled"
+    assert undivided.resources
+    assert undivided.partitions == ()
+
+
+def test_a_card_of_virtual_machines_is_theirs_while_its_mode_cannot_be_read(
+    stub: Stub, tree: Path
+) -> None:
+    script = (SYSTEM, gpu(0, BUSES[0], **{**A100, "migmode": 0, "virt": 3}))
+    stub.play(*script)
+    with on_tree(stub, tree) as child:
+        before = first(child.discover())
+        stub.play(*script, "error nvmlDeviceGetVirtualizationMode 999")
+        unreadable = first(child.discover())
+    for card in (before, unreadable):
+        assert card.resources == ()
+        assert dict(card.facts)["unschedulable"] == "HostVGPU"

@@ -29,6 +29,7 @@ from plugins.vendors.nvidia.discovery.sysfs import (
     read_node,
 )
 from plugins.vendors.nvidia.health import card_facts as health
+from plugins.vendors.nvidia.kubelet import has_mig_enabled
 from plugins.vendors.nvidia.library import bounds, codes
 from plugins.vendors.nvidia.library.card import CardUnavailable, NvmlCard
 from plugins.vendors.nvidia.library.platform import PlatformInfo, platform_info
@@ -76,7 +77,8 @@ def describe_card(
 ) -> CardDescription | None:
     """Describe a card; `None` if it stopped answering, with the reason in `card.faults`.
 
-    Values of `before` replace UUID and memory size if the card does not report them now.
+    Values of `before` replace UUID, memory size and MIG instances if the card does not report them
+    now.
     """
     try:
         return _describe(card, function, machine, before)
@@ -90,7 +92,12 @@ def _describe(
     name = card.text("nvmlDeviceGetName")
     total, is_unified = _memory(card, machine.system_bytes, before, function, name)
     mig = card.flags("nvmlDeviceGetMigMode")
+    if mig is None and before is not None and has_mig_enabled(before):
+        mig = (1, 1)  # a whole card with resources would be allocated beside its instances
     virtual = card.number("nvmlDeviceGetVirtualizationMode")
+    if virtual is None and before is not None:
+        last_mode = dict(before.facts).get("virtualization")
+        virtual = next((n for n, mode in _VIRTUALIZATION.items() if mode == last_mode), None)
     is_mig_enabled = mig is not None and mig[0] == 1
     unschedulable = _unschedulable_reason(
         machine, mig=is_mig_enabled, host=virtual in _HOSTS, total=total
@@ -112,7 +119,9 @@ def _describe(
     module = card.measure("nvmlDeviceGetModuleId", (0, MAX_MODULE))
     health_facts = health.read_facts(card)
     layout = (
-        read_mig_layout(card, total, minor, machine.capabilities) if is_mig_enabled else MigLayout()
+        read_mig_layout(card, total, minor, machine.capabilities, before)
+        if is_mig_enabled
+        else MigLayout()
     )
     device = VendorDevice(
         kind=DeviceKind.GPU,

@@ -53,15 +53,23 @@ class _MigDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_mig_layout(
-    card: NvmlCard, total_bytes: int | None, minor: int | None, caps: MigCapabilities
+    card: NvmlCard,
+    total_bytes: int | None,
+    minor: int | None,
+    caps: MigCapabilities,
+    before: VendorDevice | None = None,
 ) -> MigLayout:
     """List the MIG devices of a card and the free placements; a bad slot hides no other slot.
 
     A slot is empty if its instance vanishes during the reading. An instance without a UUID, or
     with the UUID of another one, cannot be allocated: it is left out and reported as a problem.
+    If the number of slots cannot be read now, the layout is that of `before`.
     """
+    slots = card.number("nvmlDeviceGetMaxMigDeviceCount")
+    if slots is None and before is not None:
+        return MigLayout(partitions=before.partitions, free=before.free_slices)
+    count = min(slots or 0, MAX_INSTANCES)
     table = read_profile_table(card, total_bytes)
-    count = min(card.number("nvmlDeviceGetMaxMigDeviceCount") or 0, MAX_INSTANCES)
     parts: dict[str, DevicePartition] = {}
     problems: list[Problem] = []
     places: dict[int, InstancePlacement] = {}
