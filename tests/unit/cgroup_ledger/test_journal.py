@@ -124,16 +124,24 @@ def test_values_that_were_written_a_moment_ago_cost_no_line() -> None:
     assert entry.with_own_values(["3"], "other").owner == "other"
 
 
-@given(st.lists(st.lists(st.sampled_from("abcdefghijklmnop"), min_size=1, unique=True), max_size=9))
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from("abcdefghijklmnop"), min_size=1, max_size=9, unique=True),
+            st.integers(0, MAX_NEW_VALUES),
+        )
+    )
+)
 def test_the_value_that_a_file_has_until_the_write_stays_in_the_entry(
-    writes: list[list[str]],
+    writes: list[tuple[list[str], int]],
 ) -> None:
-    entry, current = ENTRY, ""
-    for texts in (texts[:MAX_NEW_VALUES] for texts in writes):
-        entry = entry.with_own_values(texts)
+    entry, in_force = ENTRY, None
+    for texts, made in ((texts[:MAX_NEW_VALUES], made) for texts, made in writes):
+        entry = entry.with_own_values(texts, in_force=in_force)
         assert {*texts} <= {*entry.own_values}
-        assert not current or current in entry.own_values
-        current = texts[-1]
+        assert in_force is None or in_force in entry.own_values
+        assert len(entry.own_values) <= MAX_OWN_VALUES
+        in_force = texts[made - 1] if 0 < made <= len(texts) else in_force
 
 
 def test_a_line_cut_short_at_any_byte_is_cut_off(path: str) -> None:
