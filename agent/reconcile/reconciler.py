@@ -16,7 +16,7 @@ from agent.cgroup.values import CgroupValues, KernelFiles
 from agent.cgroup.write_plan import DesiredValue, WritePlan, WriteTarget
 from agent.cgroup.writer import CgroupWriter
 from agent.clock import Clock
-from agent.containers.dispatch import OFF
+from agent.containers.dispatch import OFF, ON
 from agent.containers.hooks import Hook
 from agent.host.files import LiveHostFiles
 from agent.reconcile.audit_file import AuditTrail
@@ -281,7 +281,11 @@ class Reconciler:
         if not is_changed and are_same_objects(*targets_of_groups):
             return  # other values of the same files
         states = self._scan.desired
-        self._overridden = frozenset().union(*(one.targets for one in enforcement.enforced))
+        # while the brake holds, what strategies that are on have written stays
+        held = (one for one in enforcement.planned if self._modes.get(one.owner) == ON)
+        self._overridden = frozenset().union(
+            *(one.targets for one in (*enforcement.enforced, *held))
+        )
         self._pod_writes = {
             cgroup: self._without_overridden(cgroup, state) for cgroup, state in states.items()
         }

@@ -10,6 +10,7 @@ import pytest
 from agent.cgroup.cpu import Bandwidth
 from agent.cgroup.keys import CPUS, QUOTA
 from agent.cgroup.write_plan import DesiredValue
+from agent.config.containers import BrakeSettings
 from agent.qos.strategy import QosInputs, StrategyPlan
 from agent.snapshot.cluster import ClusterView
 from agent.snapshot.container import Adjustment, LinuxResources
@@ -91,6 +92,23 @@ def test_a_strategy_wins_over_a_hook_and_the_hook_gets_its_value_back_afterwards
     strategy.answer = StrategyPlan(state=StrategyState.IDLE)
     scene.cycle()
     assert quota_of(groups, scene) == "80000"
+
+
+def test_while_the_brake_holds_a_hook_does_not_write_over_the_value_of_a_strategy(
+    groups: RealGroups,
+) -> None:
+    strategy, hook = CannedStrategy(), CannedHook("batch_resources")
+    hook.answers = {None: Adjustment(resources=LinuxResources(quota_us=80000, period_us=100000))}
+    scene = scene_with(groups, strategy, hook)
+    strategy.answer = quota(scene, 50000)
+    scene.cycle()
+    scene.engine.record_refusals(BrakeSettings().max_refusals + 1, scene.clock.monotonic())
+    hook.answers["app"] = Adjustment(resources=LinuxResources(cpus="1"))
+    scene.renew()
+    assert scene.cycle().written == 1
+    assert scene.view_of_strategies.brake
+    assert groups.get(scene.container, CPUS.name) == "1"
+    assert quota_of(groups, scene) == "50000"
 
 
 @pytest.mark.parametrize("state", [StrategyState.WAITING, StrategyState.FROZEN])
