@@ -26,10 +26,11 @@ from agent.config.address import ListenAddress
 from agent.web.admin import create_admin_app
 from agent.web.admin_socket import bind_socket, connect_socket
 from agent.web.http_server import HttpServer
+from tests.patience import PATIENCE_S
 from tests.unit.web.view import StillView, eight_cards
 
 FLOOD = 500
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HALF = b"GET /livez HTTP/1.1\r\nX: " + b"a" * 8000
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -13,11 +13,12 @@ from agent.cgroup.ledger import MAX_PENDING, ChangeLedger, LedgerEntry, LedgerEr
 from agent.snapshot.container import Adjustment, LinuxResources
 from agent.state_writer import StateWriter
 from tests.hanging import HangingFiles, hanging_files, needs_fuse
+from tests.patience import PATIENCE_S
 from tests.realgroups import RealGroups, needs_v1, real_groups
 from tests.unit.reconcile.scene import CannedHook, Scene
 
 BOOT = "b5c3d2e1-0000-4000-8000-000000000001"
-LONG_S = 30.0
+LONG_S = PATIENCE_S
 ENTRY = LedgerEntry(
     hierarchy="cpu",
     path="/kubepods/podx",

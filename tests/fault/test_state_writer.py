@@ -14,8 +14,9 @@ import pytest
 from agent.state_writer import MAX_PENDING_CALLS, NO_ANSWER, StateWriter
 from plugins.shared.state_file import JsonStateFile
 from tests.hanging import HangingFiles, hanging_files, needs_fuse
+from tests.patience import PATIENCE_S
 
-LONG_S = 30.0
+LONG_S = PATIENCE_S
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ def test_a_failed_card_is_out_of_service_and_reported_by_an_event(
 def test_events_during_an_outage_of_the_api_server_are_sent_afterwards(
     api: ApiServer, tmp_path: Path
 ) -> None:
-    scene = environment(tmp_path, f"{CARDS}events:\n- {EVENT.replace('at_s: 1', 'at_s: 4')}\n")
+    scene = environment(tmp_path, f"{CARDS}events:\n- {EVENT.replace('at_s: 1', 'at_s: 10')}\n")
     scene["XPU_AGENT_HEALTH__CLEAN_PROBES"] = "1000"
     with citizen(api, tmp_path, "--host", "/", **scene) as agent:
         agent.wait_until(lambda: health_of(api) == [HEALTHY, HEALTHY], "both serve")
@@ -121,7 +121,7 @@ def test_events_during_an_outage_of_the_api_server_are_sent_afterwards(
             ),
             "the card fails meanwhile",
         )
-        assert agent.get("readyz") == (200, "ok\n")
+        agent.wait_until(lambda: agent.get("readyz") == (200, "ok\n"), "ready")
         api.start()
         agent.wait_until(lambda: health_of(api) == [HEALTHY, FAILED], "it is told")
         agent.wait_until(lambda: has_event(api, "uncontained error"), "the event")
@@ -155,7 +155,7 @@ def test_a_crd_that_is_not_there_stops_only_its_own_object(api: ApiServer, tmp_p
     with citizen(api, tmp_path, "--host", str(EIGHT_CARDS)) as agent:
         agent.wait_until(lambda: api.get("NodeResourceTopology", NODE) is not None, "a topology")
         agent.wait_until(says(agent, "publisher:device", "absent"), "the page says so")
-        assert agent.get("readyz") == (200, "ok\n")
+        agent.wait_until(lambda: agent.get("readyz") == (200, "ok\n"), "ready")
         assert agent.end() == 0
 
 

@@ -23,6 +23,7 @@ from tests.process.agent import (
     DEADLINE_S,
     EIGHT_CARDS,
     NO_DEVICES,
+    PATIENT,
     ROOT,
     command,
     run_agent,
@@ -219,7 +220,7 @@ def test_the_doctor_finds_the_fault_of_a_recorded_host_and_no_other(
     host: str, status: int, failed: set[str]
 ) -> None:
     folder = str(ROOT / "fixtures" / "hosts" / host)
-    process = run_agent("doctor", "-o", "json", "--host", folder)
+    process = run_agent("doctor", *PATIENT, "-o", "json", "--host", folder)
     assert process.returncode == status, process.stderr
     rows = json.loads(process.stdout)["checks"]
     assert {row["id"] for row in rows if row["result"] == "fail"} == failed
@@ -242,7 +243,7 @@ def files_of(bundle: Path) -> dict[str, bytes]:
 
 def test_a_bundle_is_a_recording_with_metrics_and_objects(tmp_path: Path) -> None:
     bundle = tmp_path / "b.tar.gz"
-    process = run_agent("doctor", "--host", str(EIGHT_CARDS), "--bundle", str(bundle))
+    process = run_agent("doctor", *PATIENT, "--host", str(EIGHT_CARDS), "--bundle", str(bundle))
     assert process.returncode == 0, process.stderr
     files = files_of(bundle)
     assert b"xpu_device_memory_total_bytes" in files["metrics.txt"]
@@ -263,11 +264,14 @@ def test_a_bundle_of_a_running_agent_has_what_that_publishes(tmp_path: Path) -> 
     cards.write_text("devices: [{uuid: FAKE-7f3a9c21-0000, minor: 0}]\n")
     scene = {"XPU_AGENT_DISCOVERY__FAKE__FILE": str(cards), "XPU_AGENT_NODE__NAME": "worker-17"}
     with running(tmp_path / "out", "--host", "/", **scene) as agent:
-        agent.wait_until((agent.out / "device.yaml").exists, "the object")
+        path = agent.out / "device.yaml"
+        agent.wait_until(
+            lambda: path.exists() and "FAKE-7f3a9c21-0000" in path.read_text(), "the object"
+        )
         agent.wait_until(lambda: agent.get("readyz") == (200, "ok\n"), "all that it starts")
-        published = yaml.safe_load((agent.out / "device.yaml").read_text())
+        published = yaml.safe_load(path.read_text())
         own = {**scene, "XPU_AGENT_METRICS__LISTEN": agent.url.split("/")[2]}
-        line = ("doctor", "--bundle", str(bundle))
+        line = ("doctor", *PATIENT, "--bundle", str(bundle))
         process = run_agent(*line, timeout_s=DEADLINE_S, **own)
         assert process.returncode == 0, process.stderr
         files = files_of(bundle)

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from plugins.vendors import BUILTIN
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = {
@@ -58,7 +59,13 @@ def run_in(tree: Path, *command: str) -> str:
     """Run a command in the copy, whose packages come before the installed ones."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     outcome = subprocess.run(
-        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command,
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert outcome.returncode == 0, outcome.stdout[-2000:] + outcome.stderr[-2000:]
     return outcome.stdout

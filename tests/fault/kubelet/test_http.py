@@ -34,6 +34,7 @@ from agent.snapshot.cluster import (
 from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 from agent.snapshot.part import SnapshotPart
 from tests.fault.kubelet.fake_http import HALF, HANG, RESET, TOKEN, FakeKubelet, pod
+from tests.patience import PATIENCE_S
 
 Test = Callable[[FakeKubelet, KubeletClient], Awaitable[None]]
 
@@ -223,7 +224,7 @@ def test_an_absent_kubelet_is_distinguished_from_a_hanging_one(tmp_path: Path) -
         await kubelet.stop()
         assert classify_error(await error_of(client.pods())) == KUBELET_ABSENT
 
-    on_kubelet(tmp_path, test, timeout_s=0.5)
+    on_kubelet(tmp_path, test, timeout_s=2.0)
 
 
 def test_a_restarted_kubelet_is_called_over_a_new_connection(tmp_path: Path) -> None:
@@ -277,7 +278,7 @@ def test_an_answer_of_any_size_costs_a_bounded_memory(tmp_path: Path) -> None:
         kubelet.bodies["/pods/"] = b'{"kind":"PodList","items":["' + b"x" * (17 << 20) + b'"]}'
         assert isinstance(await error_of(client.pods()), BadResponse)
 
-    on_kubelet(tmp_path, test, timeout_s=20.0)
+    on_kubelet(tmp_path, test, timeout_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize(

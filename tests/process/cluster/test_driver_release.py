@@ -19,6 +19,11 @@ def event_reasons(api: ApiServer) -> set[str]:
     return {event["reason"] for event in api.list("events")}
 
 
+def published(api: ApiServer) -> list[str]:
+    device = api.get("Device", NODE) or {"spec": {}}
+    return [one["id"] for one in device["spec"].get("devices", [])]
+
+
 def test_a_label_of_the_node_releases_a_driver_until_it_is_removed(tmp_path: Path) -> None:
     cards = tmp_path / "cards.yaml"
     cards.write_text(CARDS)
@@ -33,15 +38,14 @@ def test_a_label_of_the_node_releases_a_driver_until_it_is_removed(tmp_path: Pat
         citizen(api, tmp_path / "node", **settings) as agent,
     ):
         agent.wait_until(lambda: agent.vendor("fake")["state"] == "ready", "ready")
+        agent.wait_until(lambda: published(api) == ["fake-0"], "the Device")
         pid = agent.vendor("fake")["pid"]
         body["metadata"]["labels"][OWN_LABEL] = "fake"
         api.put(body)
         agent.wait_until(lambda: agent.vendor("fake")["state"] == "released", "released")
         assert not Path(f"/proc/{pid}").exists()
         agent.wait_until(lambda: "VendorWorkerReleased" in event_reasons(api), "the event")
-        device = api.get("Device", NODE)
-        assert device is not None
-        assert [one["id"] for one in device["spec"]["devices"]] == ["fake-0"]
+        assert published(api) == ["fake-0"]
         del body["metadata"]["labels"][OWN_LABEL]
         api.put(body)
         agent.wait_until(lambda: agent.vendor("fake")["state"] == "ready", "ready again")

@@ -58,7 +58,7 @@ def test_a_kubelet_that_is_absent_hangs_and_restarts_costs_its_own_part_only(
             await comes(agent, lambda: api.get("Device", NODE) is not None, "a Device")
             await comes(agent, lambda: "pods absent" in agent.check("kubelet"), "it is said")
             assert policy(api) is None  # what is not known is not told
-            assert agent.get("readyz") == (200, "ok\n")
+            await comes(agent, lambda: agent.get("readyz") == (200, "ok\n"), "ready")
 
             await kubelet.start()
             await comes(agent, lambda: policy(api) == {"policy": "none"}, "its policy")
