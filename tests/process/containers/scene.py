@@ -161,6 +161,12 @@ class Scene:
         """Return a part about containers of the agent's snapshot."""
         return json.loads(await self.get("api/v1/snapshot"))["containers"][name]["value"]
 
+    async def admin_socket(self) -> str:
+        """Return the path of the agent's socket, which it opens after its page."""
+        path = self.folder / "node" / "admin.sock"
+        await self.until(path.exists, "the admin socket")
+        return str(path)
+
     async def command(self, *arguments: str) -> Any:
         """Run a command beside the agent, with its settings; return how it ended."""
         listen = self._agent.url.split("/")[2] if self._agent is not None else "127.0.0.1:1"

@@ -68,7 +68,7 @@ class Kubepods:
 
 
 async def explain_file(scene: Scene, path: str) -> Any:
-    socket = str(scene.folder / "node" / "admin.sock")
+    socket = await scene.admin_socket()
     command = await scene.command("explain", "file", path, "--socket", socket, "-o", "json")
     assert command.returncode == 0, command.stderr
     return json.loads(command.stdout)

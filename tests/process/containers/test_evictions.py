@@ -216,7 +216,7 @@ def test_in_plan_mode_an_event_says_which_pod_would_go_and_nothing_is_requested(
 
 async def eviction_of(scene: Scene, name: str) -> Any:
     """Return what `explain pod` says about the eviction of a pod."""
-    socket = str(scene.folder / "node" / "admin.sock")
+    socket = await scene.admin_socket()
     done = await scene.command("explain", "pod", f"team-a/{name}", "--socket", socket, "-o", "json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["eviction"]

@@ -68,16 +68,28 @@ class Service:
 
 
 async def explained(scene: Scene, *words: str) -> Any:
-    socket = str(scene.folder / "node" / "admin.sock")
+    socket = await scene.admin_socket()
     command = await scene.command("explain", *words, "--socket", socket, "-o", "json")
     assert command.returncode == 0, command.stderr
     return json.loads(command.stdout)
 
 
-async def strategy(scene: Scene) -> tuple[str, str]:
-    """Return mode and state of the strategy."""
-    view = await scene.part("enforcement")
-    return next((s["mode"], s["state"]) for s in view["strategies"] if s["name"] == "cpu_burst")
+async def until_strategy(scene: Scene, mode: str, state: str) -> None:
+    """Wait for mode and state of the strategy, which the agent shows after it wrote the files."""
+
+    def is_shown() -> bool:
+        strategies = scene.agent.snapshot()["containers"]["enforcement"]["value"]["strategies"]
+        return (mode, state) in [
+            (one["mode"], one["state"]) for one in strategies if one["name"] == "cpu_burst"
+        ]
+
+    await scene.until(is_shown, f"the strategy is {mode} and {state}")
+
+
+def audited(scene: Scene, path: str) -> list[tuple[str, str]]:
+    """Return value and restore of each change of a file, the newest first."""
+    rows = json.loads(scene.agent.get("api/v1/audit")[1])["audit"]
+    return [(row["new"], row["restore"]) for row in rows if row["path"] == path]
 
 
 def test_values_of_a_node_slo_are_set_explained_and_undone_after_a_kill_and_a_switch() -> None:
@@ -88,7 +100,7 @@ def test_values_of_a_node_slo_are_set_explained_and_undone_after_a_kill_and_a_sw
             assert service.values() == [FIRST]
             scene.api.put(slo(policy="cpuBurstOnly", cpuBurstPercent=50))
             await scene.until(lambda: service.values() == [BURSTING], "the burst")
-            assert await strategy(scene) == ("on", "active")
+            await until_strategy(scene, "on", "active")
 
             file = (await explained(scene, "file", service.file))["file"]
             assert (file["current"], file["original"]) == ("50000", "0")
@@ -118,14 +130,11 @@ def test_values_of_a_node_slo_are_set_explained_and_undone_after_a_kill_and_a_sw
             ] * 2
             await scene.begin()
             await scene.until(lambda: service.values() == [FIRST], "the original values")
-            assert await strategy(scene) == ("off", "off")
-            rows = json.loads(await scene.get("api/v1/audit"))["audit"]
-            of_file = [row for row in rows if row["path"] == service.file]
-            assert [(one["new"], one["restore"]) for one in of_file] == [
-                ("0", "restored"),
-                ("50000", ""),
-            ]
+            await until_strategy(scene, "off", "off")
+            restored = [("0", "restored"), ("50000", "")]
+            await scene.until(lambda: audited(scene, service.file) == restored, "the audit")
             assert (await scene.command("restore", "--dry-run")).stdout == "nothing was recorded\n"
+            assert await scene.end() == 0  # with all records in the file
             lines = (scene.folder / "state" / "audit.jsonl").read_text().splitlines()
             assert [json.loads(line)["new"] for line in lines if service.file in line] == [
                 "50000",
@@ -162,7 +171,7 @@ def test_originals_are_restored_at_once_when_the_node_slo_requests_nothing() -> 
             await scene.until(lambda: service.values() == [BURSTING], "the burst")
             scene.api.put(slo(policy="none"))
             await scene.until(lambda: service.values() == [FIRST], "the original values")
-            assert await strategy(scene) == ("on", "idle")
+            await until_strategy(scene, "on", "idle")
 
     play(act)
 
@@ -170,7 +179,7 @@ def test_originals_are_restored_at_once_when_the_node_slo_requests_nothing() -> 
 def test_an_unknown_subject_is_reported_with_status_1() -> None:
     async def act(scene: Scene) -> None:
         await scene.begin()
-        socket = str(scene.folder / "node" / "admin.sock")
+        socket = await scene.admin_socket()
         for words in (("pod", "team-a/none"), ("device", "GPU-none"), ("file", "/etc/shadow")):
             command = await scene.command("explain", *words, "--socket", socket)
             assert (command.returncode, command.stdout) == (1, "")

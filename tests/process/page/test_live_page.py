@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from agent.snapshot.node import NodeSnapshot
 from agent.web.server import create_page_app
+from tests.patience import PATIENCE_S
 from tests.process.browser import Page, browser, needs_chromium
 from tests.process.page.test_page import OVERFLOW
 from tests.unit.web.busy_node import busy_snapshot, ruin
@@ -63,7 +64,7 @@ async def try_to_renew(page: Page) -> None:
 
 async def renew(page: Page, expression: str) -> None:
     """Let the page ask again and again until what it shows is true."""
-    until = asyncio.get_running_loop().time() + 30
+    until = asyncio.get_running_loop().time() + PATIENCE_S
     while not await page.value(expression):
         assert asyncio.get_running_loop().time() < until, expression
         await page.value(RENEW)
