@@ -28,6 +28,10 @@ _BY_CODE = {
     404: WatchFailureReason.ABSENT,
     400: WatchFailureReason.REFUSED,
     422: WatchFailureReason.REFUSED,
+    401: WatchFailureReason.UNAVAILABLE,
+    429: WatchFailureReason.UNAVAILABLE,
+    502: WatchFailureReason.UNAVAILABLE,
+    503: WatchFailureReason.UNAVAILABLE,
 }
 _BROKEN = JSON_ERRORS
 

@@ -50,6 +50,7 @@ class ListWatchState(msgspec.Struct, frozen=True, kw_only=True):
         None  # quiet time since a stream broke; None: none broke since the last event
     )
     failures: int = 0  # in a row, without 410
+    refused_answers: int = 0  # those of them that are `ANSWERED`
     expiries: int = 0  # 410, and versions older than the last seen one, in a row
 
 
@@ -80,7 +81,8 @@ class WatchFailureReason(enum.Enum):
     ABSENT = "absent"  # 404
     FORBIDDEN = "forbidden"  # 403
     REFUSED = "refused"  # 400, 422: the server refuses this version, or has not reached it
-    ANSWERED = "answered"  # 429, 5xx, invalid answers: repeat the request
+    ANSWERED = "answered"  # 5xx, invalid answers: repeat the request
+    UNAVAILABLE = "unavailable"  # 401, 429, 502, 503: the same, and the version is not doubted
     UNREACHABLE = "unreachable"  # no answer, or a stream that broke
 
 
@@ -275,13 +277,12 @@ def _on_failure(state: ListWatchState, failure: WatchFailure, uniform: Uniform) 
     failures = state.failures + 1
     wait = DelayCommand(RETRY.wait_s(failures, failure.retry_after_s, uniform))
     # a server restored from a backup refuses versions that it has not reached, with various errors
-    doubtful = failure.reason is WatchFailureReason.ANSWERED and failures % MAX_REFUSED_ANSWERS == 0
-    if failure.reason is WatchFailureReason.REFUSED or doubtful:
-        waiting = _replace(
-            _reset_list(state), phase=WatchPhase.WAITING, failures=failures, recent=True
-        )
+    refused = state.refused_answers + (failure.reason is WatchFailureReason.ANSWERED)
+    waiting = _replace(state, phase=WatchPhase.WAITING, failures=failures, refused_answers=refused)
+    if failure.reason is WatchFailureReason.REFUSED or refused >= MAX_REFUSED_ANSWERS:
+        waiting = _replace(_reset_list(waiting), recent=True, refused_answers=0)
         return WatchTransition(waiting, wait, CacheEffect.DROP)
-    return WatchTransition(_replace(state, phase=WatchPhase.WAITING, failures=failures), wait)
+    return WatchTransition(waiting, wait)
 
 
 def _relist(state: ListWatchState, uniform: Uniform) -> WatchTransition:
@@ -314,7 +315,7 @@ def _after_stream(state: ListWatchState, lasted_s: float) -> ListWatchState:
     if lasted_s < STEADY_S:
         return state
     doubt_s = None if state.doubt_s is None else state.doubt_s + lasted_s
-    return _replace(state, failures=0, expiries=0, doubt_s=doubt_s)
+    return _replace(state, failures=0, refused_answers=0, expiries=0, doubt_s=doubt_s)
 
 
 def _with_doubt(state: ListWatchState) -> ListWatchState:

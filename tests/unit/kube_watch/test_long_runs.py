@@ -186,6 +186,19 @@ def test_a_server_that_is_away_is_never_doubted() -> None:
     assert state.version == "7"
 
 
+def test_a_server_that_is_overloaded_is_not_listed_anew_for_that() -> None:
+    # thousands of nodes would read the most recent lists at the moment at which it recovers
+    overloaded = WatchFailure(reason=WatchFailureReason.UNAVAILABLE)
+    state = ListWatchState(version="7")
+    for _ in range(1000):
+        state = machine.step(state, overloaded).state
+        assert state.version == "7"
+    for _ in range(machine.MAX_REFUSED_ANSWERS - 1):
+        state = machine.step(state, WatchFailure(reason=WatchFailureReason.ANSWERED)).state
+        state = machine.step(state, overloaded).state
+        assert state.version == "7"
+
+
 def test_streams_that_end_at_once_are_opened_ever_more_slowly() -> None:
     state, waits = ListWatchState(version="7"), []
     for _ in range(10):

@@ -12,6 +12,7 @@ from agent.kube.errors import (
     NotFound,
     ServerError,
     StatusCause,
+    Throttled,
     Unreachable,
 )
 from agent.kube.watch.machine import DOUBT_S, MAX_REFUSED_ANSWERS
@@ -159,6 +160,14 @@ def test_a_list_anew_is_never_older_whatever_came_between(code: int) -> None:
     followed.streaming(EXPIRY).run()
     versions = [query["resourceVersion"] for query in followed.api.queries()]
     assert versions == ["0", *["70"] * 5, "71"]
+
+
+def test_a_watch_goes_on_at_its_version_after_a_long_overload() -> None:
+    followed = Followed().listing(page(7, pod("a", 3)))
+    busy = [Throttled("GET", "no", code=429)] * 2 * MAX_REFUSED_ANSWERS
+    followed.streaming(*busy, [line("ADDED", pod("b", 8))]).run()
+    assert followed.names == ["d/a", "d/b"]
+    assert followed.watch.state.lists == 1
 
 
 def test_what_no_single_answer_can_hold_is_read_in_pages_in_the_end() -> None:
