@@ -137,10 +137,9 @@ def test_a_cdi_name_counts_for_the_node_that_it_brought(
         path.unlink()
     assert proof.verdict == verdict
     if minor:
-        assert proof.details == [
-            "/dev/nvidia2 shows 0000:12:00.0, which was not granted",
-            "0000:10:00.0 is not there: no node is c 195:0",
-        ]
+        assert proof.details[0] == "/dev/nvidia2 shows 0000:12:00.0, which was not granted"
+        # such a name is not used: what the container should have had instead is missing
+        assert "/dev/nvidia0 is not there" in proof.details
 
 
 def test_a_device_rule_that_is_lost_while_the_container_runs_is_noticed_at_once(

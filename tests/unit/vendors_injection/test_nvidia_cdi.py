@@ -80,6 +80,33 @@ def test_what_is_not_surely_the_card_is_not_used(specs: list[CdiSpec]) -> None:
         edits(CARDS, allocation_of(UUIDS[1]), POD, host(*specs, settings={"injection": "cdi"}))
 
 
+@pytest.mark.parametrize(
+    ("name", "nodes"),
+    [
+        (UUIDS[1], "/dev/nvidia0 /dev/dri/card0"),
+        (UUIDS[1], "/dev/nvidia1 /dev/nvidia2"),
+        ("MIG-00000001", "/dev/nvidia1 /dev/nvidia-caps/nvidia-cap12"),
+        (
+            "MIG-00000001",
+            "/dev/nvidia0 /dev/nvidia-caps/nvidia-cap21 /dev/nvidia-caps/nvidia-cap22",
+        ),
+    ],
+)
+def test_a_uuid_with_the_nodes_of_another_card_is_not_used(name: str, nodes: str) -> None:
+    """The numbers of cards change at a boot without one of them, and the file stays."""
+    cards = (gpu(0, partitions=(mig(1, 12, 13),)), gpu(1))
+    old = spec((name, nodes))
+    result = edits(cards, allocation_of(name), POD, host(old))
+    assert result.cdi == ()
+    with pytest.raises(
+        AllocationRefused, match=f"{name} has nodes of another card: run nvidia-ctk"
+    ):
+        edits(cards, allocation_of(name), POD, host(old, settings={"injection": "cdi"}))
+    new = spec((name, nodes), ("7", "/dev/nvidia1"))
+    if name == UUIDS[1]:
+        assert edits(cards, allocation_of(name), POD, host(new)).cdi == ("nvidia.com/gpu=7",)
+
+
 def test_all_cards_of_a_grant_are_named_in_one_kind_or_not_at_all() -> None:
     half = spec(("0", "/dev/nvidia0"))
     whole = spec(("0", "/dev/nvidia0"), ("1", "/dev/nvidia1"), kind="x.nvidia.com/gpu")

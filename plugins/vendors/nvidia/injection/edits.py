@@ -1,7 +1,7 @@
 """Container edits for NVIDIA cards: CDI names, environment variables, or bare device nodes.
 
-A CDI device is found by UUID, else by a name whose device nodes are those of the card. Device
-nodes are checked against the kernel's device numbers.
+A CDI device is found by UUID, else by a name whose device nodes are those of the card. A UUID with
+the nodes of another card is not used. Device nodes are checked against the kernel's device numbers.
 """
 
 from __future__ import annotations
@@ -60,6 +60,12 @@ def find_cdi_names(
         names = qualified_names(specs, kind, tests)
         if names is not None:
             return names, ""
+    for spec in specs:
+        for match, test in zip(matches, tests, strict=True):
+            uuid = unambiguous_id(match)
+            if any(device.name == uuid and not test(device) for device in spec.devices):
+                text = f"{uuid} has nodes of another card: run nvidia-ctk cdi generate"
+                return None, f"{spec.path}: {text}"
     return None, problem
 
 
@@ -74,7 +80,11 @@ def _kinds(specs: Iterable[CdiSpec]) -> tuple[str, ...]:
 
 
 def _is_card(match: DeviceMatch) -> Callable[[CdiDevice], bool]:
-    """Return a function that checks whether a CDI device is this card or slice."""
+    """Return a function that checks whether a CDI device is this card or slice.
+
+    The numbers of cards change at a boot without one of them, and an old file stays: a UUID counts
+    only if the nodes beside it, where there are any, are those of the card.
+    """
     part = match.partition
     uuid = unambiguous_id(match)
     number = match.device.vendor_minor
@@ -82,14 +92,16 @@ def _is_card(match: DeviceMatch) -> Callable[[CdiDevice], bool]:
     caps = {node.path for node in part.nodes} if part else set()
 
     def fits(device: CdiDevice) -> bool:
+        own_cards = {path for path in device.nodes if _CARD.fullmatch(path)}
+        own_caps = {path for path in device.nodes if _CAP.fullmatch(path)}
         if uuid is not None and device.name == uuid:
-            return True
+            is_other_card = bool(cards and own_cards) and own_cards != cards
+            is_other_slice = len(caps) >= 2 and bool(own_caps) and own_caps != caps
+            return not (is_other_card or is_other_slice)
         if not cards or not _NUMBERED.fullmatch(device.name):
             return False
         if part is not None and len(caps) < 2:
             return False
-        own_cards = {path for path in device.nodes if _CARD.fullmatch(path)}
-        own_caps = {path for path in device.nodes if _CAP.fullmatch(path)}
         return own_cards == cards and own_caps == caps
 
     return fits
