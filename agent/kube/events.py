@@ -43,7 +43,9 @@ from agent.wire_formats.json_values import JsonDict
 log = logging.getLogger(__name__)
 
 BACKOFF = Backoff(base_s=1.0, max_s=60.0)
-FORBIDDEN_S = 3600.0  # until the next try without the right to write events
+FORBIDDEN_S = 3600.0  # longest pause between two tries without the right to write events
+# short at first: an API server that starts refuses all requests before it has read the roles
+FORBIDDEN_BACKOFF = Backoff(base_s=60.0, max_s=FORBIDDEN_S)
 BLOCKED_S = 5.0  # between checks whether events may be sent
 
 
@@ -90,6 +92,7 @@ class EventSink:
         self._loop: asyncio.AbstractEventLoop | None = None  # of `run`
         self._has_offers = asyncio.Event()
         self._failures = 0
+        self._refusals = 0  # in a row, without the right
         self._unlucky = 0  # failures in a row that may be caused by a single event
         self._not_before_s = 0.0
         self._state = EventSinkState()
@@ -178,7 +181,7 @@ class EventSink:
         """Record the server's answer about this event: the server is reachable."""
         if self._state.error:
             log.info("events_told_again")
-        self._failures = self._unlucky = 0
+        self._failures = self._refusals = self._unlucky = 0
         now_s = self._clock.monotonic()
         with self._lock:
             self._state = EventSinkState()
@@ -194,8 +197,12 @@ class EventSink:
         self._failures += 1
         if isinstance(error, (ServerError, BadResponse, Conflict)):
             self._unlucky += 1  # perhaps only this event fails: another one is tried next
-        wait_s = self._backoff.wait_s(self._failures, error.retry_after_s, self._uniform)
-        self._not_before_s = self._clock.monotonic() + (FORBIDDEN_S if off else wait_s)
+        self._refusals = self._refusals + 1 if off else 0
+        backoff, failures = (
+            (FORBIDDEN_BACKOFF, self._refusals) if off else (self._backoff, self._failures)
+        )
+        wait_s = backoff.wait_s(failures, error.retry_after_s, self._uniform)
+        self._not_before_s = self._clock.monotonic() + wait_s
         if not self._state.error or off is not self._state.is_forbidden:
             log.warning("events_off" if off else "events_wait", extra={"error": str(error)})
         with self._lock:

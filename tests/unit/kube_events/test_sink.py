@@ -186,24 +186,31 @@ def test_an_api_that_is_away_for_six_hours_costs_no_memory_and_keeps_the_order()
     assert len(line.sent) >= MAX_WAITING
 
 
-def test_without_the_right_it_is_off_with_one_line_and_tried_again_after_an_hour(
+def test_without_the_right_it_is_off_with_one_line_and_tried_ever_more_seldom(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     line, clock = Line(), ManualClock()
     sink = sink_of(line, clock)
     line.error = Forbidden("POST events", "cannot create events", code=403)
     sink.offer([event("a")])
-    for _ in range(3):
-        assert step(sink) == FORBIDDEN_S
-        clock.advance(FORBIDDEN_S)
+    pauses = []
+    for _ in range(10):
+        pauses.append(step(sink) or 0.0)
+        clock.advance(pauses[-1])
         sink.offer([event("b")])
-    assert line.calls == 3
+    # an API server that starts refuses everything for some seconds, before it has read the roles
+    assert pauses[:2] == [60.0, 120.0]
+    assert pauses[-1] == FORBIDDEN_S
+    assert line.calls == len(pauses)
     assert sink.state.is_forbidden
     assert [record.getMessage() for record in caplog.records] == ["events_off"]
     line.error = None
     step(sink)
     assert line.notes() == ["a", "b"]
     assert not sink.state.is_forbidden
+    line.error = Forbidden("POST events", "cannot create events", code=403)
+    sink.offer([event("c")])
+    assert step(sink) == 60.0
 
 
 @pytest.mark.parametrize(
