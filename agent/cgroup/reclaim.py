@@ -27,8 +27,16 @@ CHUNK_BYTES = 64 << 20  # reclaimed by one write, which returns when that is don
 BUDGET_S = 0.2  # of one run: after that, `memory.high` is lowered further in the next one
 
 
-def limit_memory(values: CgroupValues, ledger: ChangeLedger, step: CgroupWrite, used: int) -> None:
+def limit_memory(
+    values: CgroupValues,
+    ledger: ChangeLedger,
+    step: CgroupWrite,
+    used: int,
+    is_late: Callable[[], bool],
+) -> None:
     """Reclaim memory above the limit in bounded steps; write the limit if the usage is below it.
+
+    What was reclaimed until it is late stays so: the next attempt begins there.
 
     `memory.high` is in the ledger while it is lowered, and has its old value afterwards: that of
     another strategy, or the original. Raises `HostFileError` with EBUSY while the usage exceeds the
@@ -49,6 +57,8 @@ def limit_memory(values: CgroupValues, ledger: ChangeLedger, step: CgroupWrite, 
             if values.memory_above_limit(step) is None:
                 values.write(step)
                 return
+            if is_late():
+                break
     finally:
         # the group was removed, or the ledger's entry is undone later
         with suppress(HostFileError):

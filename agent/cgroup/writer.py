@@ -312,16 +312,14 @@ class CgroupWriter:
 
     def limit_memory(self, step: CgroupWrite, used: int) -> None:
         """Reclaim, then write a limit below the memory usage; see `reclaim.limit_memory`."""
-        limit_memory(self.values, self.ledger, step, used)
+        limit_memory(self.values, self.ledger, step, used, self._is_late)
 
     def lower_high(self, step: CgroupWrite) -> bool:
         """Write `memory.high`; return whether it is reached; see `reclaim.lower_high`."""
-        return lower_high(
-            self.values,
-            self.ledger,
-            step,
-            lambda: self._clock.monotonic() >= self._reclaim_until_s,
-        )
+        return lower_high(self.values, self.ledger, step, self._is_late)
+
+    def _is_late(self) -> bool:
+        return self._clock.monotonic() >= self._reclaim_until_s
 
     def original(self, desired: DesiredValue) -> CgroupValue | None:
         """Return the value before the first write; `None` if the agent never wrote the file."""

@@ -272,6 +272,16 @@ def test_slow_steps_end_at_the_budget_and_continue_in_the_next_cycle(node: Node)
     assert node.writer.overwrites.reverts == 0  # its own steps are no other program's
 
 
+def test_a_slow_reclaim_below_a_new_limit_ends_at_the_budget_of_each_cycle(node: Node) -> None:
+    node.group.cache_bytes = 500 * MIB
+    slow_writes(node, BUDGET_S)
+    for cycle in range(6):
+        assert node.want(MEMORY, 100 * MIB, 2.0 * cycle).written == 0
+        assert len(node.files.writes) == 2 * (cycle + 1)  # a step, and the old value again
+    assert node.want(MEMORY, 100 * MIB, 60.0).written == 1
+    assert (node.group.max_bytes, node.group.high_bytes) == (100 * MIB, NO_LIMIT)
+
+
 def test_one_cycle_does_not_begin_to_reclaim_after_its_budget(node: Node) -> None:
     other = "/kubepods/pody"
     node.kernel.make(other)
