@@ -167,8 +167,10 @@ def _counts(health: Health, now_s: float) -> bool:
     """Return whether a health is a fault: certain, and no doubt of a moment."""
     if not health.certain or health.state is HealthState.HEALTHY:
         return False
-    is_doubt = health.state is HealthState.SUSPECT
-    return not is_doubt or (health.since_s is not None and now_s - health.since_s >= SUSPECT_S)
+    if health.state is not HealthState.SUSPECT:
+        return True
+    # a time ahead of now is from before the clock was set back
+    return health.since_s is not None and not 0 <= now_s - health.since_s < SUSPECT_S
 
 
 def _vendor_faults(snapshot: NodeSnapshot, lookup: EntryLookup) -> Iterator[DeviceFault]:

@@ -132,7 +132,8 @@ def accelerators_condition(cards: Sequence[Device], boot_s: float) -> Json:
 def injection_condition(runtime: RuntimeView, now_s: float) -> Json | None:
     """Return whether the runtime calls this agent; `None` while that is undecided."""
     since_s = runtime.turned_s
-    if since_s is None or (not runtime.is_synchronized and now_s - since_s < GRACE_S):
+    # a time ahead of now is from before the clock was set back
+    if since_s is None or (not runtime.is_synchronized and 0 <= now_s - since_s < GRACE_S):
         return None
     if runtime.is_synchronized:
         message = "the container runtime asks this agent what containers get"

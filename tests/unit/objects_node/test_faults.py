@@ -156,6 +156,7 @@ def test_a_doubt_is_a_fault_when_it_lasts() -> None:
     now = node(gpu(0, health=doubt))
     assert true_types(now, SINCE_S + SUSPECT_S - 1) == set()
     assert true_types(now, SINCE_S + SUSPECT_S) == {"DevicePCIeFault"}
+    assert true_types(now, SINCE_S - 8 * 3600) == {"DevicePCIeFault"}  # the clock was set back
 
 
 def test_a_problem_of_a_vendor_is_a_fault_of_its_class() -> None:

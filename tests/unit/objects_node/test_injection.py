@@ -68,6 +68,12 @@ def test_a_runtime_that_is_started_anew_is_no_news(turned_s: float | None) -> No
     assert conditions(RuntimeView(state="waiting", turned_s=turned_s)) is None
 
 
+def test_a_clock_that_was_set_back_holds_no_condition_back() -> None:
+    listed = conditions(RuntimeView(state="waiting", turned_s=NOW_S + 8 * 3600))
+    assert listed is not None
+    assert listed["DeviceInjectionReady"]["status"] == "False"
+
+
 def test_times_of_each_condition_stand_while_its_own_status_does() -> None:
     before = conditions(RuntimeView(state="synchronized", turned_s=BOOT_S + 10))
     after = conditions(RuntimeView(state="waiting", turned_s=TURNED_S), NOW_S)
