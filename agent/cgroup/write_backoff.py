@@ -19,7 +19,7 @@ BUSY_REPORTED = 3  # refusals in a row before the limit is reported
 
 # refusals after which a limit is tried less often: each attempt reclaims page cache
 BUSY_RETRIES = 60
-REFUSING_GROUPS = 3  # groups that refuse one key before it counts as unsupported
+REFUSING_GROUPS = 3  # that refuse one key, and none accepts it, before it counts as unsupported
 MISSING_RETRY_S = 60.0  # for a missing file: controllers may be enabled later
 
 
@@ -96,7 +96,8 @@ class RefusalTracker:
 
     def __init__(self) -> None:
         self._records: dict[WriteTarget, _RefusalRecord] = {}
-        # by key: groups that refused since one accepted a value
+        self._accepted_keys: set[str] = set()  # the kernel supports them: one group took a value
+        # by key that no group has accepted: groups that refused
         self._refusing_groups: dict[str, set[str]] = {}
         self._suspended_keys: dict[str, float] = {}  # by key: end of the pause
         self._suspended_owners: dict[
@@ -164,7 +165,7 @@ class RefusalTracker:
         record.until_s = now_s + min(
             FIRST_RETRY_S * 2.0 ** min(record.times - 1, 10), LONGEST_RETRY_S
         )
-        if error_class is WriteErrorClass.REFUSED:
+        if error_class is WriteErrorClass.REFUSED and desired.key.name not in self._accepted_keys:
             groups = self._refusing_groups.setdefault(desired.key.name, set())
             groups.add(desired.cgroup)
             if len(groups) >= REFUSING_GROUPS:
@@ -180,6 +181,7 @@ class RefusalTracker:
 
     def record_success(self, desired: DesiredValue) -> None:
         """Remove the records of a value that the kernel has accepted."""
+        self._accepted_keys.add(desired.key.name)
         if self._records or self._refusing_groups:
             self._records.pop(desired.target, None)
             self._refusing_groups.pop(desired.key.name, None)

@@ -14,7 +14,12 @@ from agent.cgroup.ledger import MAX_OWN_VALUES, ChangeLedger
 from agent.cgroup.reclaim import BUDGET_S, CHUNK_BYTES
 from agent.cgroup.restore import restore_entries
 from agent.cgroup.values import CgroupValues
-from agent.cgroup.write_backoff import BUSY_REPORTED, BUSY_RETRIES, FIRST_RETRY_S
+from agent.cgroup.write_backoff import (
+    BUSY_REPORTED,
+    BUSY_RETRIES,
+    FIRST_RETRY_S,
+    REFUSING_GROUPS,
+)
 from agent.cgroup.write_plan import DesiredValue, WriteResult
 from agent.cgroup.writer import CgroupWriter
 from agent.clock import ManualClock
@@ -211,6 +216,20 @@ def test_the_agents_own_burst_is_not_reported_as_another_programs(node: Node) ->
     node.want(BURST, 200_000)
     message = node.want(QUOTA, Bandwidth(50_000)).problems[0].message
     assert message.endswith("write 0 to it")
+
+
+def test_quotas_that_single_groups_refuse_do_not_stop_those_of_others(node: Node) -> None:
+    assert node.want(QUOTA, Bandwidth(90_000)).written == 1
+    pods = [f"/kubepods/pod{number}" for number in range(REFUSING_GROUPS)]
+    for pod in pods:
+        node.kernel.make(pod)
+        node.kernel.group(pod).burst_us = 200_000  # another agent left it
+    desired = [
+        DesiredValue(cgroup=pod, key=QUOTA, value=Bandwidth(50_000), owner="test") for pod in pods
+    ]
+    result = node.writer.apply(node.writer.prepare(desired, 1.0), 1.0)
+    assert len(result.problems) == REFUSING_GROUPS
+    assert node.want(QUOTA, Bandwidth(80_000), 2.0).written == 1
 
 
 def test_a_quota_below_the_period_floor_has_no_burst_for_a_cause(node: Node) -> None:
