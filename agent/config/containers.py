@@ -69,7 +69,11 @@ class DevicePluginSettings(msgspec.Struct, frozen=True, kw_only=True):
     rdma_resource: Annotated[str, SettingRule("resource name of RDMA devices")] = "rdma/hca"
     check_occupancy: Annotated[
         bool,
-        SettingRule("refuse a start while another pod uses a whole card of it", maturity="beta"),
+        SettingRule(
+            "refuse a start while another pod uses a whole card of it, or with the stored node of "
+            "another device",
+            maturity="beta",
+        ),
     ] = True
 
 

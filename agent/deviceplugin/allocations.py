@@ -22,7 +22,7 @@ CheckpointStamp = tuple[int, int, int]  # inode, size, and time of its last chan
 
 
 def read_device_checkpoint(
-    folder: str, known_stamp: CheckpointStamp | None
+    folder: str, known_stamp: CheckpointStamp | None, *, with_nodes: bool = False
 ) -> tuple[CheckpointStamp, tuple[KubeletAllocation, ...]] | None:
     """Return the checkpoint of a folder; `None` if its stamp equals `known_stamp`. Blocks.
 
@@ -36,7 +36,7 @@ def read_device_checkpoint(
         data = file.read(MAX_CHECKPOINT_BYTES + 1)
     if len(data) > MAX_CHECKPOINT_BYTES:
         raise ParseError(f"device checkpoint: more than {MAX_CHECKPOINT_BYTES} bytes", "")
-    return stamp, parse_device_checkpoint(data)
+    return stamp, parse_device_checkpoint(data, with_nodes=with_nodes)
 
 
 class AllocationTable:

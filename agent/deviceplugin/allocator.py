@@ -17,7 +17,7 @@ from agent.allocation.index import AllocationIndex
 from agent.allocation.injection_mode import AUTO, with_injection_mode
 from agent.allocation.preferred_devices import TooFewDevices
 from agent.config.containers import DevicePluginSettings
-from agent.deviceplugin.occupancy import check_occupancy
+from agent.deviceplugin.occupancy import check_occupancy, check_stored_nodes
 from agent.deviceplugin.pod_devices import CandidatePod, DeviceAccounting, find_candidates
 from agent.deviceplugin.preferred import PreferenceRequest, select_preferred
 from agent.deviceplugin.resource_builder import (
@@ -393,13 +393,14 @@ class Allocator:
         return allocate_container(request, resource_units, offered, snapshot, edits, self._index)
 
     def check_start(self, resource: str, ids: tuple[str, ...], snapshot: NodeSnapshot) -> None:
-        """Raise `AllocationError` if another pod's process runs on a whole card of these."""
+        """Raise a refusal if a container with these ids must not start.
+
+        It has the node of another device, or another pod's process runs on a whole card of these.
+        """
         if self._settings.check_occupancy:
-            check_occupancy(
-                ids,
-                self._units_of_resource(resource, snapshot),
-                self._with_current_allocations(snapshot),
-            )
+            resource_units = self._units_of_resource(resource, snapshot)
+            check_stored_nodes(ids, resource_units, snapshot)
+            check_occupancy(ids, resource_units, self._with_current_allocations(snapshot))
 
     def _with_current_allocations(self, snapshot: NodeSnapshot) -> NodeSnapshot:
         """Return the snapshot with allocations of now instead of those of the last check."""

@@ -1,12 +1,18 @@
-"""Checks before a container starts that no other pod's process runs on its whole cards. Pure."""
+"""Checks before a container starts: its nodes are its devices', and no other pod runs on its cards.
+
+Pure.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from agent.deviceplugin.resources import AllocationError, ResourceUnits
+from agent.snapshot.allocation import AllocationRefused, RefusalReason
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.pod import ENDED_PHASES
+from agent.wire_formats.device_allocated import ANNOTATION
 
 DEVICE_OCCUPIED = "DeviceOccupied"
 MAX_SAMPLE_AGE_S = 60.0  # of a vendor's samples; older ones prove nothing
@@ -58,6 +64,49 @@ def check_occupancy(
             raise DeviceOccupiedError(
                 DEVICE_OCCUPIED, f"{key}: process {pid} of {name} is still on it"
             )
+
+
+def check_stored_nodes(
+    ids: Sequence[str], resource_units: ResourceUnits, snapshot: NodeSnapshot
+) -> None:
+    """Raise `AllocationRefused` if the kubelet's stored answer has the node of another device.
+
+    The kubelet repeats its answer for a pod that outlives a boot, after which the devices may have
+    other numbers. Pods with an allocation have other devices than the kubelet accounts; if a pod is
+    not listed yet, the kubelet tries again.
+    """
+    times = Counter(node.path for device in resource_units.devices for node in device.nodes)
+    owners = {
+        node.path: device.key
+        for device in resource_units.devices
+        for node in device.nodes
+        if times[node.path] == 1
+    }
+    pods = {pod.uid: pod for pod in snapshot.cluster.pods}
+    for allocation in snapshot.served.value.held:
+        if allocation.resource != resource_units.name or not set(ids) & set(allocation.ids):
+            continue
+        pod = pods.get(allocation.pod_uid)
+        if allocation.pod_uid in snapshot.cluster.deleted_pods or (
+            pod is not None
+            and (pod.phase in ENDED_PHASES or pod.annotation(ANNOTATION) is not None)
+        ):
+            continue
+        units = (resource_units.units.get(name) for name in allocation.device_ids)
+        own_keys = {unit.device.key for unit in units if unit is not None}
+        other = next(
+            (
+                path
+                for path in allocation.nodes
+                if own_keys and owners.get(path) not in {None, *own_keys}
+            ),
+            None,
+        )
+        if other is not None:
+            text = (
+                f"{other} is {owners[other]} now, and was another device when the kubelet stored it"
+            )
+            raise AllocationRefused(RefusalReason.NODE_MISMATCH, f"{text}: delete the pod")
 
 
 def _whole_card_keys(

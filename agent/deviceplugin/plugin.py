@@ -232,7 +232,9 @@ class DevicePlugin:
     async def _read_checkpoint(self) -> None:
         try:
             checkpoint = await run_in_thread(
-                partial(read_device_checkpoint, self._context.folder, self._checkpoint)
+                partial(
+                    read_device_checkpoint, self._context.folder, self._checkpoint, with_nodes=True
+                )
             )
         except FileNotFoundError:
             self._checkpoint, self._checkpoint_error = None, ""

@@ -72,6 +72,8 @@ class KubeletAllocation(msgspec.Struct, frozen=True, kw_only=True):
     ids: tuple[str, ...] = ()  # the kubelet's ids
     container: str = ""  # name; empty: it is unknown which container of the pod it is
     exchanges: Pairs = ()  # (the kubelet's id, id of the device that the container has)
+    # host paths of the device nodes in the answer that the kubelet stores; empty: not read
+    nodes: tuple[str, ...] = ()
 
     @property
     def pairs(self) -> Pairs:

@@ -39,8 +39,12 @@ class _DeviceCheckpointFile(msgspec.Struct, rename="pascal"):
     data: _DeviceCheckpointData
 
 
-def parse_device_checkpoint(data: bytes) -> tuple[KubeletAllocation, ...]:
+def parse_device_checkpoint(
+    data: bytes, *, with_nodes: bool = False
+) -> tuple[KubeletAllocation, ...]:
     """Decode a checkpoint; raises `ParseError` for the whole of it if one part is invalid.
+
+    `with_nodes` also reads the device nodes of the stored answers.
 
     The checksum is not checked: it is that of the kubelet's own print of a Go struct. Kubelets up
     to 1.19 list ids without their NUMA nodes.
@@ -53,13 +57,13 @@ def parse_device_checkpoint(data: bytes) -> tuple[KubeletAllocation, ...]:
         raise ParseError(f"device checkpoint: {str(error)[:120]}", "") from error
     if len(entries) > MAX_CHECKPOINT_ENTRIES:
         raise ParseError(f"device checkpoint: more than {MAX_CHECKPOINT_ENTRIES} entries", "")
-    allocations = tuple(map(_kubelet_allocation, entries))
+    allocations = tuple(_kubelet_allocation(entry, with_nodes=with_nodes) for entry in entries)
     if sum(len(allocation.ids) for allocation in allocations) > MAX_CHECKPOINT_IDS:
         raise ParseError(f"device checkpoint: more than {MAX_CHECKPOINT_IDS} ids", "")
     return tuple(sorted(allocations, key=lambda one: (one.pod_uid, one.container, one.resource)))
 
 
-def _kubelet_allocation(entry: _PodDeviceEntry) -> KubeletAllocation:
+def _kubelet_allocation(entry: _PodDeviceEntry, *, with_nodes: bool) -> KubeletAllocation:
     ids = tuple(sorted(set(_entry_ids(entry.device_ids))))  # one of two nodes stands twice
     return KubeletAllocation(
         pod_uid=entry.pod_uid,
@@ -67,7 +71,23 @@ def _kubelet_allocation(entry: _PodDeviceEntry) -> KubeletAllocation:
         ids=ids,
         container=entry.container_name,
         exchanges=_parse_exchanges(entry.alloc_resp or b"", ids),
+        nodes=_parse_nodes(entry.alloc_resp or b"") if with_nodes else (),
     )
+
+
+def _parse_nodes(answer: bytes) -> tuple[str, ...]:
+    """Return the host paths of an answer's device nodes; none of one that cannot be decoded."""
+    if b"/dev/" not in answer:
+        return ()
+    from google.protobuf.message import DecodeError  # noqa: PLC0415 - protobuf
+
+    from proto.gen import deviceplugin_v1beta1_pb2 as pb  # noqa: PLC0415 - protobuf
+
+    try:
+        devices = pb.ContainerAllocateResponse.FromString(answer).devices
+    except DecodeError:
+        return ()
+    return tuple(device.host_path for device in devices)
 
 
 def _parse_exchanges(answer: bytes, ids: tuple[str, ...]) -> Pairs:

@@ -293,10 +293,10 @@ def test_the_devices_of_pods_are_read_before_any_are_offered(
     offered: list[int] = []
 
     async def test(stage: Stage) -> None:
-        def read(folder: str, known: CheckpointStamp | None) -> object:
+        def read(folder: str, known: CheckpointStamp | None, *, with_nodes: bool) -> object:
             assert stage.plugin is not None
             offered.append(len(stage.plugin.view().resources))
-            return read_device_checkpoint(folder, known)
+            return read_device_checkpoint(folder, known, with_nodes=with_nodes)
 
         monkeypatch.setattr("agent.deviceplugin.plugin.read_device_checkpoint", read)
         await stage.kubelet.start()
@@ -312,8 +312,8 @@ def test_a_checkpoint_that_cannot_be_read_in_time_holds_up_the_offer_no_longer(
 ) -> None:
     gate = threading.Event()
 
-    def hang(folder: str, known: CheckpointStamp | None) -> None:
-        del folder, known
+    def hang(folder: str, known: CheckpointStamp | None, *, with_nodes: bool) -> None:
+        del folder, known, with_nodes
         gate.wait()
 
     async def test(stage: Stage) -> None:

@@ -6,6 +6,8 @@ from msgspec.structs import replace
 from agent.deviceplugin.occupancy import MAX_SAMPLE_AGE_S, DeviceOccupiedError
 from agent.deviceplugin.registration import find_conflicting_socket
 from agent.deviceplugin.resources import AllocationError
+from agent.snapshot.allocation import AllocationRefused
+from agent.snapshot.device import DeviceNode, Pairs
 from agent.snapshot.device_plugin import KubeletAllocation
 from agent.snapshot.inventory import ProcessSample
 from agent.snapshot.node import NodeSnapshot
@@ -18,6 +20,16 @@ from tests.unit.deviceplugin.made import GPU, VENDORS, allocation_of, card, deci
 PID = 4711
 MINE, OTHER = waiting(1), factory.pod(2)
 ALLOCATIONS = (KubeletAllocation(pod_uid=MINE.uid, resource=GPU, ids=(card(3),)),)
+
+NUMBERED = tuple(
+    replace(
+        one,
+        info=replace(
+            one.info, nodes=(DeviceNode(path=f"/dev/nvidia{index}", major=195, minor=index),)
+        ),
+    )
+    for index, one in enumerate(map(factory.gpu, range(8)))
+)
 
 
 def busy(snapshot: NodeSnapshot, index: int, owner: PodView | None) -> NodeSnapshot:
@@ -81,6 +93,45 @@ def test_processes_on_the_exchanged_card_count_and_not_those_on_the_accounted_on
     with pytest.raises(DeviceOccupiedError):
         check(busy(node(MINE, kubelet_allocations=entries, begun=(OTHER,)), 5, OTHER), 3)
     check(busy(node(MINE, kubelet_allocations=entries, begun=(OTHER,)), 3, OTHER), 3)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "exchanged", "refused"),
+    [
+        (("/dev/nvidiactl", "/dev/nvidia3"), (), False),
+        (("/dev/nvidiactl", "/dev/nvidia2"), (), True),
+        (("/dev/nvidia3", "/dev/nvidia5"), (), True),
+        (("/dev/nvidia5",), ((card(3), card(5)),), False),
+        (("/dev/nvidia3",), ((card(3), card(5)),), True),
+        (("/dev/nvidia99",), (), False),
+    ],
+)
+def test_a_stored_answer_with_the_node_of_another_card_starts_no_container(
+    nodes: tuple[str, ...], exchanged: Pairs, *, refused: bool
+) -> None:
+    """The kubelet repeats its answer after a boot at which the cards got other numbers."""
+    entry = replace(ALLOCATIONS[0], nodes=nodes, exchanges=exchanged)
+    snapshot = node(MINE, devices=NUMBERED, kubelet_allocations=(entry,))
+    for known in (snapshot, replace(snapshot, cluster=replace(snapshot.cluster, pods=()))):
+        if refused:
+            with pytest.raises(
+                AllocationRefused, match=r"NodeMismatch: /dev/nvidia.*delete the pod"
+            ):
+                check(known, 3)
+        else:
+            check(known, 3)
+        check(known, 4)
+        check(known, 3, check_occupancy=False)
+
+
+def test_the_nodes_of_a_pod_with_an_allocation_are_not_those_of_the_accounted_card() -> None:
+    entry = replace(ALLOCATIONS[0], nodes=("/dev/nvidia2",))
+    with pytest.raises(AllocationRefused):
+        check(node(MINE, devices=NUMBERED, kubelet_allocations=(entry,)), 3)
+    granted = {0: allocation_of(card(2))}
+    check(node(MINE, devices=NUMBERED, grants=granted, kubelet_allocations=(entry,)), 3)
+    ended = replace(MINE, phase="Succeeded")
+    check(node(ended, devices=NUMBERED, kubelet_allocations=(entry,)), 3)
 
 
 def test_old_samples_of_a_hanging_vendor_prevent_no_start() -> None:

@@ -93,6 +93,19 @@ def test_what_was_exchanged_stands_in_the_answer_that_the_kubelet_keeps() -> Non
     assert other.device_ids == other.ids
 
 
+def test_the_device_nodes_of_an_answer_are_read_on_request() -> None:
+    response = pb.ContainerAllocateResponse()
+    response.devices.add(container_path="/dev/nvidia0", host_path="/root/dev/nvidia0")
+    response.devices.add(container_path="/dev/nvidiactl", host_path="/dev/nvidiactl")
+    text = base64.b64encode(response.SerializeToString()).decode()
+    data = checkpoint({**ENTRY, "AllocResp": text}, {**ENTRY, "AllocResp": "AAAA"})
+    assert [one.nodes for one in parse_device_checkpoint(data)] == [(), ()]
+    assert [one.nodes for one in parse_device_checkpoint(data, with_nodes=True)] == [
+        ("/root/dev/nvidia0", "/dev/nvidiactl"),
+        (),
+    ]
+
+
 @pytest.mark.parametrize("value", ["", "[]", '{"GPU-2": 1}', "[" * 100_000])
 def test_a_damaged_answer_of_the_agent_is_refused_with_the_whole_file(value: str) -> None:
     text = answer(**{"xpu-agent.io/exchange-nvidia.com-gpu": value})
