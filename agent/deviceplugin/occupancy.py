@@ -83,11 +83,12 @@ def check_stored_nodes(
         if times[node.path] == 1
     }
     pods = {pod.uid: pod for pod in snapshot.cluster.pods}
+    allocated_or_deleted = snapshot.allocations.value.pods.keys() | snapshot.cluster.deleted_pods
     for allocation in snapshot.served.value.held:
         if allocation.resource != resource_units.name or not set(ids) & set(allocation.ids):
             continue
         pod = pods.get(allocation.pod_uid)
-        if allocation.pod_uid in snapshot.cluster.deleted_pods or (
+        if allocation.pod_uid in allocated_or_deleted or (
             pod is not None
             and (pod.phase in ENDED_PHASES or pod.annotation(ANNOTATION) is not None)
         ):

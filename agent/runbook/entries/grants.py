@@ -134,8 +134,10 @@ GRANT_ENTRIES = (
     _refusal(
         "NodeMismatch",
         "a device node has other numbers than the driver's device",
-        "A file below /dev has not the numbers of the allocated device.",
-        "remove the node, and let udev or the driver's tool make it again",
+        "A file below /dev has not the numbers of the allocated device, or is another device since "
+        "the kubelet stored it.",
+        "delete the pod if the message says so; else remove the node, and let udev or the driver's "
+        "tool make it again",
         RecommendedAction.LOOK,
         FaultCategory.DRIVER,
     ),
