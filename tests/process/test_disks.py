@@ -67,7 +67,9 @@ def test_a_failed_card_is_shown_while_the_output_folder_hangs(tmp_path: Path) ->
         disk.answer()
         agent.wait_until(is_now(agent, "probing"), "it is published")
         events = tmp_path / "out" / "events.jsonl"
-        agent.wait_until(lambda: b"Xid 95!" in events.read_bytes(), "it is told")
+        agent.wait_until(
+            lambda: events.exists() and b"Xid 95!" in events.read_bytes(), "it is told"
+        )
         assert agent.end() == 0
 
 
