@@ -99,19 +99,14 @@ class _NodeInfo(msgspec.Struct):
     boot_id: str = msgspec.field(default="", name="bootID")
 
 
-class _NodeCondition(msgspec.Struct):
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-
-
 class _NodeStatus(msgspec.Struct, rename="camel"):
     capacity: _Quantities | None = None
     allocatable: _Quantities | None = None
     addresses: list[_NodeAddress] | None = None
     daemon_endpoints: _DaemonEndpoints | None = None
     node_info: _NodeInfo | None = None
-    conditions: list[_NodeCondition] | None = None
+    # other programs write them, too: one of another shape must not make the Node unreadable
+    conditions: object = None
 
 
 class NodeObject(msgspec.Struct):
@@ -138,9 +133,17 @@ def node_facts(node: NodeObject) -> NodeView:
         kubelet_port=_port(status.daemon_endpoints),
         machine_id=info.machine_id[:MAX_TEXT],
         boot_id=info.boot_id[:MAX_TEXT],
-        conditions=tuple(
-            (one.type, one.status, one.reason) for one in (status.conditions or [])[:MAX_CONDITIONS]
-        ),
+        conditions=_conditions(status.conditions),
+    )
+
+
+def _conditions(value: object) -> tuple[tuple[str, str, str], ...]:
+    """Return type, status and reason of each condition; others than objects are left out."""
+    conditions = value[:MAX_CONDITIONS] if isinstance(value, list) else []
+    return tuple(
+        (str(one.get("type")), str(one.get("status")), str(one.get("reason")))
+        for one in conditions
+        if isinstance(one, dict)
     )
 
 
