@@ -1,4 +1,8 @@
-"""The ledger of changes: entries with checksums in a file that is synced before each write."""
+"""The ledger of changes: entries with checksums in a file that is written before each change.
+
+The file is synced when an original value is added to it. All other lines describe values that end
+with the kernel that has them: no process that comes after them needs more than the page cache.
+"""
 
 from __future__ import annotations
 
@@ -224,6 +228,7 @@ class ChangeLedger:
         self._is_loaded = path is None
         self._boot = boot_id
         self._pending: list[LedgerLine] = []
+        self._is_original_pending = False  # a line has an original value that is not on the disk
         self._seq = 0
         self.revision = 0  # of the entries: another one after each change
         self._lines = 0
@@ -273,7 +278,10 @@ class ChangeLedger:
     def set(self, entry: LedgerEntry) -> None:
         """Add or replace an entry; the next flush writes it."""
         entry_id = entry.id
-        if self.entries.get(entry_id) != entry:
+        before = self.entries.get(entry_id)
+        if before != entry:
+            if before is None or before.original != entry.original or before.inode != entry.inode:
+                self._is_original_pending = True
             self._add("set", entry)
             self.entries[entry_id] = entry
 
@@ -283,10 +291,10 @@ class ChangeLedger:
             self._add(op, entry)
 
     def flush(self) -> None:
-        """Write all changes to the disk with one sync. Raises `LedgerError` on failure.
+        """Write all changes; original values are on the disk then. Raises `LedgerError`.
 
-        Lines that could not be written stay for the next flush. A file that could not be read is
-        never overwritten.
+        One sync is made for all of them. Lines that could not be written stay for the next flush. A
+        file that could not be read is never overwritten.
         """
         self._finish()
         if self.path is None or not (self._pending or self._lines == MAX_LINES):
@@ -299,7 +307,7 @@ class ChangeLedger:
             self._rewrite()
             return
         data = b"".join(lines)
-        work = partial(_append, self.path, self._size, data)
+        work = partial(_append, self.path, self._size, data, sync=self._is_original_pending)
         self._begin(work, self._lines + len(lines), self._size + len(data))
         self._finish()
 
@@ -352,6 +360,8 @@ class ChangeLedger:
         if not self._is_pending_cleared:
             del self._pending[: write.pending]
             self._lines, self._size = write.lines, write.size
+            if not self._pending:
+                self._is_original_pending = False
 
     def _error(self, error: OSError) -> LedgerError:
         self._limit_pending()
@@ -441,8 +451,8 @@ def _read(path: str) -> bytes:
         return b""
 
 
-def _append(path: str, size: int, data: bytes) -> None:
-    """Append after the last valid line and sync; on failure leave the file as it was."""
+def _append(path: str, size: int, data: bytes, *, sync: bool) -> None:
+    """Append after the last valid line, and sync if asked; on failure leave the file as it was."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     if size == 0:
         Path(path).parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
@@ -451,7 +461,8 @@ def _append(path: str, size: int, data: bytes) -> None:
         try:
             os.ftruncate(fd, size)  # an incomplete line
             _write_all(fd, data, size)
-            os.fsync(fd)
+            if sync:
+                os.fsync(fd)
         except OSError:
             os.ftruncate(fd, size)
             raise

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -122,6 +123,53 @@ def test_values_that_were_written_a_moment_ago_cost_no_line() -> None:
     assert entry.with_own_values(["3", "2"], entry.owner) is entry
     assert entry.with_own_values(["1"]).own_values == ("2", "3", "4", "5", "1")
     assert entry.with_own_values(["3"], "other").owner == "other"
+
+
+def test_only_original_values_wait_for_the_disk(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs: list[int] = []
+    monkeypatch.setattr(os, "fsync", syncs.append)
+    ledger = written(path, ENTRY)
+    assert len(syncs) == 2, "the file and, because it is new, its folder"
+    changed = ENTRY.with_own_values(["512"])
+    ledger.set(changed)
+    ledger.flush()
+    assert len(syncs) == 2, "the group and its value end with this kernel"
+    assert loaded(path).entries[ENTRY.id] == changed, "another process has it nevertheless"
+    resized = replace(changed, original="2048")
+    ledger.set(resized)
+    ledger.set(resized.with_own_values(["256"]))
+    ledger.flush()
+    assert len(syncs) == 3
+    ledger.set(replace(resized, inode=8))
+    ledger.flush()
+    assert len(syncs) == 4, "another group of the same name"
+    ledger.drop(ledger.entries[ENTRY.id], "gone")
+    ledger.flush()
+    assert len(syncs) == 4
+
+
+def test_an_original_value_that_the_disk_refused_is_synced_with_the_next_lines(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = written(path, ENTRY)
+    sync, fails = os.fsync, [True]
+
+    def fsync(fd: int) -> None:
+        if fails.pop() if fails else False:
+            raise OSError(errno.EIO, "")
+        syncs.append(fd)
+        sync(fd)
+
+    syncs: list[int] = []
+    monkeypatch.setattr(os, "fsync", fsync)
+    other = replace(ENTRY, path="/kubepods/pody")
+    ledger.set(other)
+    with pytest.raises(LedgerError):
+        ledger.flush()
+    ledger.set(ENTRY.with_own_values(["512"]))
+    ledger.flush()
+    assert len(syncs) == 1
+    assert loaded(path).entries[other.id] == other
 
 
 @given(
