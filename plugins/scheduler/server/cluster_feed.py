@@ -189,7 +189,7 @@ class PodChanges:
         self._state = state
         self._reservations = reservations or Reservations(state)
         self._pending: dict[str, SchedulerPod] = {}  # by namespace/name
-        self._uids: set[str] = set()  # of bound pods that the watch has reported
+        self._uid_of_key: dict[str, str] = {}  # of bound pods that the watch has reported
         # bound pods whose allocation cannot be read, by namespace/name, and why
         self._unreadable: dict[str, tuple[PodKey, str]] = {}
         self._changed_nodes: set[str] = set()  # whose pods have other devices than before
@@ -213,10 +213,11 @@ class PodChanges:
 
         A pod that was deleted while the watch was interrupted causes no event.
         """
+        reported = frozenset(self._uid_of_key.values())
         return tuple(
             pod
             for pod in self._state.pods()
-            if pod.key.uid not in self._uids
+            if pod.key.uid not in reported
             and self._state.hold_of(pod.key.uid) is None
             and not self._reservations.has(pod.key.uid)
         )
@@ -231,30 +232,31 @@ class PodChanges:
         for key in self._pending.keys() - values.keys():
             self._drop_pending(key, None)
         self._unreadable.clear()
-        before, self._uids = self._uids, set()
+        for key in self._uid_of_key.keys() - values.keys():
+            self._release(key)
         for key, pod in values.items():
             self.set_object(key, pod)
-        for uid in before - self._uids:
-            self._remove(uid)
 
     def set_object(self, key: str, value: SchedulerPod | None) -> None:
-        """Store a new or changed pod."""
+        """Store a new or changed pod; `None`: one that ended, or that has nothing that counts."""
         self._drop_pending(key, value)
         self._unreadable.pop(key, None)
+        assigned = None if value is None else assigned_pod(value)
+        if assigned is None or assigned.key.uid != self._uid_of_key.get(key):
+            self._release(key)
         if value is None:
             return
         error = allocation_error(value) if value.node and not value.has_ended else ""
         if error:
             self._unreadable[key] = (value.key, error)
-        uid, assigned = value.key.uid, assigned_pod(value)
+        uid = value.key.uid
         if assigned is not None:
-            self._uids.add(uid)
+            self._uid_of_key[key] = uid
             if assigned.allocation:
                 self._changed_nodes.add(assigned.node)
             self._state.set_pod(assigned)
             self._reservations.set_user(uid, used_reservation(value))
         elif value.has_ended or value.node:
-            self._uids.discard(uid)
             self._remove(uid)
         else:
             self._pending[key] = value
@@ -272,9 +274,15 @@ class PodChanges:
         """Release the devices of a deleted pod."""
         self._pending.pop(key, None)
         self._unreadable.pop(key, None)
+        self._release(key)
         if value is not None:
-            self._uids.discard(value.key.uid)
             self._remove(value.key.uid)
+
+    def _release(self, key: str) -> None:
+        """Release the devices of the bound pod that the watch has reported by this key, if any."""
+        uid = self._uid_of_key.pop(key, None)
+        if uid is not None:
+            self._remove(uid)
 
     def _remove(self, uid: str) -> None:
         self._reservations.set_user(uid, "")

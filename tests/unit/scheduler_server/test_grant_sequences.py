@@ -35,7 +35,9 @@ class Grants(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stored: dict[str, SchedulerPod] = {}  # at the server, by namespace/name
-        self.events: deque[tuple[str, SchedulerPod, bool]] = deque()  # key, pod, is it deleted
+        # key, pod, is it deleted; no pod: it has ended
+        self.events: deque[tuple[str, SchedulerPod | None, bool]] = deque()
+        self.ended: set[str] = set()  # that are at the server still, by namespace/name
         self.number = 0
         self.begin()
 
@@ -73,6 +75,21 @@ class Grants(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(sorted(self.stored)))
         self.events.append((key, self.stored.pop(key), True))
 
+    @precondition(lambda self: self.stored)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.stored)))
+        del self.stored[key]
+        self.ended.add(key)
+        self.events.append((key, None, False))
+
+    @precondition(lambda self: self.ended)
+    @rule(data=st.data())
+    def delete_ended(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.ended)))
+        self.ended.remove(key)
+        self.events.append((key, None, True))
+
     @rule(count=st.integers(1, 4))
     def watch(self, count: int) -> None:
         for _ in range(min(count, len(self.events))):
@@ -86,7 +103,7 @@ class Grants(RuleBasedStateMachine):
     def relist(self) -> None:
         """The watch ends, and what happened since is never reported."""
         self.events.clear()
-        self.pods.replace_objects(dict(self.stored))
+        self.pods.replace_objects(self.listed())
         self.confirm(self.pods.unreported())
 
     def confirm(self, pods: tuple[AssignedPod, ...]) -> None:
@@ -99,7 +116,10 @@ class Grants(RuleBasedStateMachine):
     def restart(self) -> None:
         self.events.clear()
         self.begin()
-        self.pods.replace_objects(dict(self.stored))
+        self.pods.replace_objects(self.listed())
+
+    def listed(self) -> dict[str, SchedulerPod | None]:
+        return {**dict.fromkeys(sorted(self.ended)), **self.stored}
 
     @rule(node=st.sampled_from(NODE_NAMES))
     def upgrade_agent(self, node: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
 
 import pytest
 
@@ -48,6 +49,41 @@ def test_a_card_of_a_pod_that_was_deleted_while_the_watch_was_broken_is_free_aga
             await term.resolve()
         assert is_card_free(term)
         await term.binder.bind(put(server, "q"))
+        await stop(work)
+
+    run(server, scenario)
+    assert annotation(server, "q")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+@pytest.mark.parametrize("is_bound_here", [True, False])
+def test_a_card_is_free_again_once_its_pod_has_ended(
+    server: ApiServer, phase: str, *, is_bound_here: bool
+) -> None:
+    async def scenario(session: ApiSession) -> None:
+        term = LeaderTerm(session, SchedulerSettings(), SystemClock())
+        work = await synced(term)
+        await term.binder.bind(put(server, "p"))
+        if not is_bound_here:  # the next term counts it from its list
+            await stop(work)
+            term = LeaderTerm(session, SchedulerSettings(), SystemClock())
+            work = await synced(term)
+        assert not is_card_free(term)
+        await until(lambda: not term.feed.pods.unreported())
+        stored = server.get("pod", "p", "default")
+        assert stored is not None
+        server.put({**stored, "status": {"phase": phase}}, checked=False)
+        await until(lambda: is_card_free(term))
+        await term.binder.bind(put(server, "q"))
+        server.delete("pod", "p", "default")  # which must not release the other's
+        put(server, "r")
+        await until(lambda: term.feed.pods.pending_pod("default", "r") is not None)
+        assert not is_card_free(term)
         await stop(work)
 
     run(server, scenario)
