@@ -255,14 +255,14 @@ class Reconciler:
     def _settle_requests(
         self, snapshot: NodeSnapshot, layout: CgroupLayout, writer: CgroupWriter
     ) -> None:
-        """Record new requests as originals, and recompute the pods whose originals changed."""
+        """Recompute the pods whose requests or originals changed, and record new originals."""
         states = self._scan.desired
         if self._requested.settle(states, writer, self._scan.formulas):
             self._scan.rescan_all()
-        resized = pod_cgroups(writer.take_resized())
+        resized = pod_cgroups(writer.take_resized()) | self._requested.resized(states)
         if resized:
             self._scan.recompute(resized, snapshot, layout.version, self._requested_quota)
-        self._requested.record_answers(states, writer)
+        self._requested.record_answers(states, writer, self._scan.formulas)
 
     def _adopt_enforcement(
         self, enforcement: EnforcementPlan, writer: CgroupWriter, planner: CgroupWriter

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
+import msgspec
+
 from agent.cgroup import cpu
 from agent.cgroup.cpu import Bandwidth, WeightFormula, weight_of_shares
 from agent.cgroup.keys import CPUS, MEMORY, QUOTA, SHARES, UNLIMITED, CgroupValue
@@ -46,7 +48,8 @@ class RequestedValues:
     def pending(self, uid: str, container: str) -> LinuxResources:
         """Return what a container requested whose original is not in the ledger yet."""
         self._collect()
-        return self._of.get((uid, container), NO_RESOURCES)
+        key = uid, container
+        return self._answered.get(key) or self._of.get(key, NO_RESOURCES)
 
     def _collect(self) -> None:
         for uid, name, requested in _drain(self._new):
@@ -67,7 +70,8 @@ class RequestedValues:
         """
         before = dict(formulas)
         self._collect()
-        self._settle_renewed(states, writer, formulas)
+        self._answered = {(uid, name): request for uid, name, request in _drain(self._renewed)}
+        self._record_resized(states, writer, formulas)
         ran, self._ran = (
             self._ran,
             {c.id for state in states.values() for c in state.managed_pod.containers},
@@ -81,27 +85,44 @@ class RequestedValues:
                     _record_original(state, container.cgroup, self._of.pop(key), writer, formulas)
         return formulas != before
 
-    def _settle_renewed(
+    def resized(self, states: Mapping[str, DesiredState]) -> frozenset[str]:
+        """Return the cgroups of pods with containers that were resized in this cycle."""
+        uids = {uid for uid, _ in self._answered}
+        return frozenset(
+            cgroup for cgroup, state in states.items() if state.managed_pod.pod.uid in uids
+        )
+
+    def record_answers(
         self,
         states: Mapping[str, DesiredState],
         writer: CgroupWriter,
         formulas: Mapping[str, WeightFormula],
     ) -> None:
-        """Replace the originals of resized containers by the newly requested values."""
-        self._answered = {(uid, name): requested for uid, name, requested in _drain(self._renewed)}
-        for desired, requested in _requested_fields(states, self._answered):
-            with suppress(ParseError):  # an invalid request: the runtime will refuse it too
-                writer.replace_original(
-                    desired, _requested_value(desired, requested, writer, formulas)
-                )
-
-    def record_answers(self, states: Mapping[str, DesiredState], writer: CgroupWriter) -> None:
         """Record the values that the runtime writes to resized containers as the agent's.
 
         `states` follow from the new requests, as the answers to the runtime did.
         """
+        self._record_resized(states, writer, formulas)  # a request may add a limit
         for desired, _ in _requested_fields(states, self._answered):
             writer.record_answer(desired)
+
+    def _record_resized(
+        self,
+        states: Mapping[str, DesiredState],
+        writer: CgroupWriter,
+        formulas: Mapping[str, WeightFormula],
+    ) -> None:
+        """Record the requests of resized containers as originals.
+
+        The runtime may not have written its answer yet: the value in force counts as the agent's.
+        """
+        for desired, requested in _requested_fields(states, self._answered):
+            with suppress(ParseError):  # an invalid request: the runtime will refuse it too
+                original = _requested_value(desired, requested, writer, formulas)
+                in_force = writer.values.read_value(desired.cgroup, desired.key)
+                if in_force is not None:
+                    present = msgspec.structs.replace(desired, value=in_force)
+                    writer.replace_original(present, original)
 
 
 def _drain(queue: deque[tuple[str, str, LinuxResources]]) -> list[tuple[str, str, LinuxResources]]:
@@ -191,12 +212,12 @@ def original_quota(
 ) -> LinuxResources:
     """Return the quota of a cgroup from before the agent's first write.
 
-    `pending` is what a new container requested: the runtime has already written the quota that the
+    `pending` is what a new or resized container requested: the runtime writes the quota that the
     agent answered.
     """
-    entry = ledger.entries.get((values.hierarchy(QUOTA), cgroup, QUOTA.name))
-    if entry is None and pending.quota_us is not None:
+    if pending.quota_us is not None:
         return LinuxResources(quota_us=pending.quota_us, period_us=pending.period_us)
+    entry = ledger.entries.get((values.hierarchy(QUOTA), cgroup, QUOTA.name))
     try:
         quota = (
             values.read_value(cgroup, QUOTA) if entry is None else QUOTA.from_ledger(entry.original)

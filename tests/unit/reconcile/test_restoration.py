@@ -370,3 +370,47 @@ def test_a_scaled_quota_follows_a_resize_that_went_past_the_hooks(groups: RealGr
     scene.modes["cpu_normalization"] = "off"
     scene.cycle()
     assert groups.get(scene.container, "cpu.cfs_quota_us") == "300000"
+
+
+def ratio_view(text: str = "1.2") -> ClusterView:
+    node = NodeView(name="node", uid="node", annotations=((RATIO, text),))
+    return ClusterView(node=SnapshotPart(node, 1.0))
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_limit_that_a_resize_adds_is_scaled_once(groups: RealGroups, is_late: bool) -> None:
+    scene = Scene(groups, NormalizationHook(NodeRatio()))
+    scene.renew(cluster=ratio_view())
+    scene.cycle()
+    assert groups.get(scene.container, "cpu.cfs_quota_us") == "-1"
+    scene.reconciler.record_request(UID, "app", LinuxResources(quota_us=200000), runs=True)
+    if is_late:  # the runtime writes what it was answered after the next cycle
+        scene.cycle()
+    groups.put(scene.container, "cpu.cfs_quota_us", "166667")
+    for _ in range(4):
+        scene.cycle()
+        assert groups.get(scene.container, "cpu.cfs_quota_us") == "166667"
+        scene.renew()  # hooks are asked again
+    scene.again()
+    scene.cycle()
+    assert groups.get(scene.container, "cpu.cfs_quota_us") == "166667"
+    scene.renew(cluster=ratio_view("1.6"))
+    scene.cycle()
+    assert groups.get(scene.container, "cpu.cfs_quota_us") == "125000"
+    scene.modes["cpu_normalization"] = "off"
+    scene.cycle()
+    assert groups.get(scene.container, "cpu.cfs_quota_us") == "200000"
+
+
+def test_a_limit_that_resizes_remove_and_add_again_is_scaled_once(groups: RealGroups) -> None:
+    scene = scaled_scene(groups)
+    for requested, answered in ((-1, -1), (300000, 250000)):
+        scene.reconciler.record_request(UID, "app", LinuxResources(quota_us=requested), runs=True)
+        groups.put(scene.container, "cpu.cfs_quota_us", str(answered))
+        for _ in range(4):
+            scene.cycle()
+            assert groups.get(scene.container, "cpu.cfs_quota_us") == str(answered)
+            scene.renew()  # hooks are asked again
+    scene.modes["cpu_normalization"] = "off"
+    scene.cycle()
+    assert groups.get(scene.container, "cpu.cfs_quota_us") == "300000"
