@@ -30,7 +30,7 @@ from agent.workers.lifecycle import (
     WorkerTiming,
 )
 from agent.workers.process import LaunchedProcess, WorkerSpec, resident_bytes
-from agent.workers.protocol import LIBRARY_REPLACED, NOT_SUPPORTED
+from agent.workers.protocol import LIBRARY_REPLACED, NOT_SUPPORTED, UNEXPECTED
 from agent.workers.reading_filter import ReadingFilter
 from agent.workers.worker_process import LATE, WorkerProcess
 
@@ -195,6 +195,9 @@ class WorkerPoller:
                     self._queue.wants_discovery, self._allowed_s = True, self._clock.monotonic()
                 if not answer.done():
                     answer.set_result(result)
+            finally:  # cancelled, or a bug: the caller must not wait for ever
+                if not answer.done():
+                    answer.set_exception(WorkerError(self._worker.vendor, NOT_RUNNING, "it ended"))
 
     def _check_memory(self, now_s: float) -> None:
         limit, pid = self._timing.memory_limit_bytes, self._worker.pid
@@ -403,12 +406,10 @@ class VendorClient:
             await self._poll_worker(worker)
             await self._close(worker)
         except WorkerError as error:
-            if self._stopping or self.is_released:
-                return True
-            call = self._call_of(error)
-            self._hung_call = call if call is not None and call.device else None
-            self._record_death(error, call)
-            return False
+            return self._handle_failure(error)
+        except Exception as error:  # a bug, or a vendor's answer of another type
+            log.error("vendor_failed", extra={"vendor": self._spec.vendor}, exc_info=error)
+            return self._handle_failure(WorkerError(self._spec.vendor, UNEXPECTED, repr(error)))
         else:
             return True
         finally:
@@ -416,6 +417,15 @@ class VendorClient:
             worker_now, self._worker = self._worker, None
             if worker_now is not None and not await worker_now.kill():
                 self._abandon(worker_now)
+
+    def _handle_failure(self, error: WorkerError) -> bool:
+        """Publish and count the death of a worker, unless it was to end; return whether it was."""
+        if self._stopping or self.is_released:
+            return True
+        call = self._call_of(error)
+        self._hung_call = call if call is not None and call.device else None
+        self._record_death(error, call)
+        return False
 
     async def _poll_worker(self, worker: Worker) -> None:
         """Poll the worker until it is to end; replace it if needed, but not repeatedly."""

@@ -20,14 +20,19 @@ from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, Slice
 from agent.snapshot.vendor import VendorSession
 from agent.workers.abilities import apply_slices, clear_fault
 from agent.workers.process import InProcessSpec
-from agent.workers.protocol import CLOSED, NOT_SUPPORTED, error_kind, reject_non_finite
+from agent.workers.protocol import (
+    CLOSED,
+    NOT_SUPPORTED,
+    UNEXPECTED,
+    error_kind,
+    reject_non_finite,
+)
 from agent.workers.worker_process import LATE
 
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0  # between two requests for events, which return at once
 EVENTS_RETRY_S = 30.0
-UNEXPECTED = "UnexpectedError"  # reason that a worker process also uses for an unexpected exception
 KILL_S = 0.8  # for the call in progress; a process gets the same to be killed and reaped
 
 T = TypeVar("T")

@@ -38,6 +38,7 @@ TOO_LONG = "TooLong"
 CLOSED = "Closed"
 BAD_CONFIG = "BadConfig"
 NOT_SUPPORTED = "NotSupported"  # the vendor does not have this method
+UNEXPECTED = "UnexpectedError"  # an exception that is a bug of the vendor or of the agent
 LIBRARY_REPLACED = "LibraryReplaced"  # a new process must load the current library
 T = TypeVar("T")
 

@@ -36,6 +36,7 @@ from agent.workers.protocol import (
     MAX_LINE,
     NOT_SUPPORTED,
     TOO_LONG,
+    UNEXPECTED,
     AgentMessage,
     ClearReply,
     DiscoverReply,
@@ -91,7 +92,7 @@ class AgentPipe:
             reply = ErrorReply(number, NO_PERMISSION, str(error))
         except Exception as error:  # noqa: BLE001 - errors of a vendor's library end here
             traceback.print_exc()
-            reply = ErrorReply(number, "UnexpectedError", repr(error))
+            reply = ErrorReply(number, UNEXPECTED, repr(error))
         if isinstance(reply, ErrorReply):
             reply = ErrorReply(number, reply.kind, _encodable(reply.message))
             line = encode_message(reply)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,13 +22,21 @@ from agent.snapshot.inventory import (
     Inventory,
     MetricFamily,
     MetricValue,
+    SliceReport,
+    SliceRequest,
 )
 from agent.snapshot.node import VendorState
 from agent.snapshot.settings import SettingRule, VendorSettings
 from agent.snapshot.vendor import SessionContext, VendorDescription
 from agent.workers.client import VendorClient
 from agent.workers.in_process_worker import InProcessWorker
-from agent.workers.lifecycle import EventCallback, RestartPolicy, Worker, WorkerTiming
+from agent.workers.lifecycle import (
+    CutSlicesRequest,
+    EventCallback,
+    RestartPolicy,
+    Worker,
+    WorkerTiming,
+)
 from agent.workers.load import load_vendors
 from agent.workers.process import InProcessSpec, LaunchedProcess, WorkerSpec
 from agent.workers.query import query_vendors
@@ -194,6 +202,59 @@ def test_a_failure_is_reported_and_does_not_last_longer_than_its_cause(
     failed, well = asyncio.run(live())
     assert (failed.reason, "no such folder" in failed.message) == (reason, True)
     assert (well.reason, well.inventory.error) == ("", "")
+
+
+class Broken(Files):
+    """A vendor of somebody else that breaks its promises until it is repaired."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken = True
+
+    def discover(self) -> Inventory:
+        return None if self.broken else super().discover()  # type: ignore[return-value]
+
+    def slices(self, requests: Sequence[SliceRequest], pods: Collection[str] | None) -> SliceReport:
+        del requests, pods
+        return None  # type: ignore[return-value]
+
+
+def test_a_vendor_whose_answer_the_agent_cannot_use_is_shown_and_tried_again() -> None:
+    vendor = Broken()
+
+    async def live() -> tuple[VendorState, VendorState]:
+        with ThreadPoolExecutor(1) as executor:
+            watched = Watched(vendor, executor, TIMING)
+            await watched.until(lambda: watched.client.state.state == "restarting")
+            broken = watched.client.state
+            vendor.broken = False
+            await watched.until(lambda: watched.client.state.state == "ready")
+            await watched.stop()
+            return broken, watched.client.state
+
+    broken, well = asyncio.run(live())
+    assert (broken.reason, "AttributeError" in broken.message) == ("UnexpectedError", True)
+    assert (well.reason, well.inventory.error) == ("", "")
+    assert well.restarts > 0
+
+
+def test_who_asks_for_what_breaks_the_client_gets_an_answer() -> None:
+    vendor = Broken()
+    vendor.broken = False
+
+    async def live() -> VendorState:
+        with ThreadPoolExecutor(1) as executor:
+            watched = Watched(vendor, executor, TIMING)
+            await watched.until(lambda: watched.client.state.state == "ready")
+            async with asyncio.timeout(PATIENCE_S):
+                with pytest.raises(WorkerError, match="NotRunning"):
+                    await watched.client.request(CutSlicesRequest((), ()))
+            await watched.until(lambda: watched.client.state.state == "restarting")
+            await watched.until(lambda: watched.client.state.state == "ready")
+            await watched.stop()
+            return watched.client.state
+
+    assert asyncio.run(live()).restarts == 1
 
 
 def test_a_read_that_hangs_is_late_and_left_behind_until_it_returns() -> None:
