@@ -11,11 +11,11 @@ import msgspec
 
 from agent.app.publishing import EventOutput
 from agent.clock import Clock, rfc3339
-from agent.messages import MessageQueue
+from agent.loop import call_or_log
+from agent.messages import EventReported, MessageQueue
 from agent.objects.events import events_between
 from agent.snapshot.node import DeviceView, NodeSnapshot, SnapshotStore
 from agent.snapshot.part import SnapshotPart
-from agent.snapshot.pod import PodRef
 from agent.snapshot.publications import EventLine
 from agent.snapshot.self_check import SelfCheck
 from agent.wire_formats.api_values import MAX_MESSAGE, clean_text
@@ -79,17 +79,17 @@ class EventRecorder:
 
     def record_reported(self) -> None:
         """Record the events that services have reported."""
-        for event in self._messages.drain_events():
-            self._record_event(event.reason, event.message, event.pod)
+        for reported in self._messages.drain_events():
+            call_or_log(self._record_reported, reported, log, "event_not_recorded")
 
-    def _record_event(self, reason: str, message: str, pod: PodRef | None) -> None:
+    def _record_reported(self, reported: EventReported) -> None:
         event = Event(
             type=WARNING,
-            reason=reason,
-            message=clean_text(message, MAX_MESSAGE),
-            object_kind="Node" if pod is None else "Pod",
+            reason=reported.reason,
+            message=clean_text(reported.message, MAX_MESSAGE),
+            object_kind="Node" if reported.pod is None else "Pod",
             at_s=self._clock.wall(),
-            pod=pod,
+            pod=reported.pod,
         )
         self._log_event(event)
         self._output.offer((event,), self._store.current)

@@ -19,7 +19,7 @@ from agent.devices.presence import (
 )
 from agent.host.hotplug import ALL_SCOPES, HotplugTracker
 from agent.host.uevents import RescanScope, Uevent, UeventMonitor, UeventsLost, UeventsUnavailable
-from agent.loop import Loop
+from agent.loop import Loop, run_forever
 from agent.messages import EventReported, FunctionRemoved, MessageQueue
 from agent.recording.host_source import HostSource
 from agent.snapshot.node import HotplugView, SnapshotStore
@@ -129,6 +129,8 @@ def is_affected(
 
 LISTEN_RETRY_S = 30.0  # without uevents: until the next rescan and attempt to listen
 
+RESTART_S = 1.0  # after an unexpected exception, doubled each time
+
 MAX_PAUSE_S = 3600.0  # the longest wait for an event
 
 
@@ -182,12 +184,25 @@ class HotplugListener:
         self._tracker = HotplugTracker(driver_modules)
         self._wake = asyncio.Event()
         self._problem = ""
+        # cause and scopes of the rescan when listening begins; the vendors have just answered
+        self._first_rescan = "start", frozenset((RescanScope.HOST,))
 
     async def run(self) -> None:
         """Listen until cancelled; without uevents, rescan everything each half minute."""
+        await run_forever(
+            "hotplug",
+            self._run,
+            again_s=RESTART_S,
+            monotonic=self._clock.monotonic,
+            sleep=asyncio.sleep,
+            failed=self._set_problem,
+        )
+
+    async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        cause, scopes = "start", frozenset((RescanScope.HOST,))  # the vendors have just answered
         while True:
+            cause, scopes = self._first_rescan
+            self._first_rescan = "lost", ALL_SCOPES
             monitor: UeventSource | None = None
             try:
                 monitor = await loop.run_in_executor(self._executor, self._open_monitor)
@@ -200,7 +215,6 @@ class HotplugListener:
             finally:
                 if monitor is not None:
                     monitor.close()
-            cause, scopes = "lost", ALL_SCOPES
             await asyncio.sleep(LISTEN_RETRY_S)
             self._tracker.request_rescan(self._clock.monotonic(), "poll")
             await self._handle_due(at_once=True)

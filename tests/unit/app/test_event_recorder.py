@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from agent.app.events import EventRecorder
@@ -15,9 +16,10 @@ from agent.app.publishing import FolderEventOutput
 from agent.clock import ManualClock
 from agent.messages import EventReported, MessageQueue
 from agent.snapshot.device import Health, HealthState
-from agent.snapshot.node import DeviceView, SnapshotStore
+from agent.snapshot.node import DeviceView, NodeSnapshot, SnapshotStore
 from agent.snapshot.part import SnapshotPart
 from agent.state_writer import StateWriter
+from agent.wire_formats.event import Event
 from tests.factory import NOW_S, gpu, nic, snapshot
 from tests.patience import PATIENCE_S
 
@@ -66,6 +68,35 @@ def test_devices_that_only_sysfs_shows_cause_no_event_before_the_vendor_answers(
         reports.append([event.reason for event in recounting.recent_events])
         recounting.recent_events.clear()
     assert reports == [[], [], [], ["DeviceAppeared"], ["DeviceGone"]]
+
+
+class RefusingOutput(FolderEventOutput):
+    """An output that cannot take its first event: the system has no thread left for it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder), StateWriter(), ManualClock())
+        self._refuses = True
+
+    def offer(self, events: Iterable[Event], snapshot: NodeSnapshot) -> None:
+        if self._refuses:
+            self._refuses = False
+            raise RuntimeError("can't start new thread")
+        super().offer(events, snapshot)
+
+
+def test_a_reported_event_that_cannot_be_recorded_stops_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    messages, refusing = MessageQueue(), RefusingOutput(tmp_path)
+    recorder = EventRecorder(SnapshotStore(snapshot(())), ManualClock(), refusing, messages)
+    messages.put(EventReported("First", "m"))
+    messages.put(EventReported("Second", "m"))
+    recorder.record_reported()
+    assert recorder.flush(PATIENCE_S)
+    assert "Second" in (tmp_path / "events.jsonl").read_text()
+    assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR"] == [
+        "event_not_recorded"
+    ]
 
 
 def test_reported_events_are_recorded_on_the_thread_once_it_is_free(tmp_path: Path) -> None:

@@ -27,8 +27,11 @@ class Played:
     """A monitor that hears what a test says, an error included."""
 
     def __init__(self) -> None:
-        self._read, self._write = os.pipe()
         self._said: list[Uevent | str | Exception] = []
+        self.open()
+
+    def open(self) -> None:
+        self._read, self._write = os.pipe()
         self.closed = False
 
     def say(self, *what: Uevent | str | Exception) -> None:
@@ -59,6 +62,7 @@ class Reactions:
         self.did: list[object] = []
         self.messages = Messages(self)
         self.changed = asyncio.Event()
+        self.bugs: list[Exception] = []  # each ends one rescan
 
     def note(self, what: object) -> None:
         self.did.append(what)
@@ -66,6 +70,8 @@ class Reactions:
 
     async def rescan(self, parts: frozenset[RescanScope]) -> None:
         self.note(parts)
+        if self.bugs:
+            raise self.bugs.pop()
 
     async def until(self, holds: Callable[[], bool]) -> None:
         while not holds():
@@ -99,6 +105,8 @@ def run(
         def listen() -> Played:
             if refusals:
                 raise refusals.pop(0)
+            if played.closed:
+                played.open()
             return played
 
         with ThreadPoolExecutor(1) as thread:
@@ -184,5 +192,22 @@ def test_a_socket_that_ends_is_opened_again_and_everything_is_read(
         await observations.until(lambda: "deaf" in observations.did)
         assert store.current.hotplug.problem == "the socket was closed"
         assert played.closed
+
+    run(test)
+
+
+def test_a_rescan_that_fails_with_a_bug_does_not_end_the_listening(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hotplug, "RESTART_S", 0.01)
+
+    async def test(observations: Reactions, played: Played, store: SnapshotStore) -> None:
+        await observations.until(lambda: len(observations.did) == 2)
+        observations.bugs.append(ZeroDivisionError("a bug"))
+        played.say(UeventsLost("too many"))
+        await observations.until(lambda: "deaf" in observations.did)
+        assert store.current.hotplug.problem == "ZeroDivisionError: a bug"
+        await observations.until(lambda: observations.did[-2:] == ["heard", ALL_SCOPES])
+        assert (store.current.hotplug.state, store.current.hotplug.problem) == ("listening", "")
 
     run(test)
