@@ -172,6 +172,8 @@ class QosDirectories:
             self._record_original(switch)
         plan = writer.prepare(self.writes, now_s)
         writer.record_in_ledger(plan)
+        if plan.steps:  # the ledger may have a new directory, and as many entries as before
+            self._paths = None
         return plan
 
     def apply(self, plan: WritePlan, writer: CgroupWriter, now_s: float) -> WriteResult:

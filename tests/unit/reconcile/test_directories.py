@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
@@ -242,6 +243,22 @@ def test_host_applications_have_the_identity_of_their_class_until_they_are_not_l
         node.cycle(IDENTITY, identity_switch=1)
     assert values() == ["0", "0", "1"]
     assert node.values() == ["0", "2", "-1"]
+
+
+def test_a_host_application_that_takes_the_place_of_another_is_restored_too(node: Node) -> None:
+    old, new = APPLICATION_DIRS[0], "/host-latency-sensitive/index"
+    node.write(f"/sys/fs/cgroup{old}/cpu.bvt_warp_ns", "0\n")
+    slo = {**IDENTITY, "hostApplications": [*APPLICATIONS[:1], {"name": "index", "qos": "LS"}]}
+    for _ in range(31):  # the search for groups that are gone comes after half a minute
+        node.cycle(slo)
+    rmtree(node.root / f"sys/fs/cgroup{old}")
+    node.write(f"/sys/fs/cgroup{new}/cpu.bvt_warp_ns", "0\n")
+    for _ in range(60):
+        node.cycle(slo)
+    assert node.text(f"/sys/fs/cgroup{new}/cpu.bvt_warp_ns") == "2"
+    for _ in range(20):
+        node.cycle(IDENTITY, identity_switch=1)
+    assert node.text(f"/sys/fs/cgroup{new}/cpu.bvt_warp_ns") == "0"
 
 
 def test_every_value_of_a_directory_names_the_field_that_requests_it(node: Node) -> None:
