@@ -15,7 +15,7 @@ import pytest
 from agent.slo.overlay import overlay_spec
 from agent.snapshot.slo import CpuBurst, ResourceThresholds
 from tests.captures import needs_shared
-from tests.contract.koordlet_files import RUNS, Run, initial, run_of
+from tests.contract.koordlet_files import RUNS, Run, initial, record, run_of
 from tests.contract.qos.koordlet_node import CPUS, FILES, RecordedNode, best_effort_groups
 from tests.realgroups import RealGroups, needs_v1, real_groups
 
@@ -180,6 +180,15 @@ def test_each_file_is_as_koordlet_left_it_or_differs_for_a_known_cause(
     equal = counts.pop("equal")
     assert counts == EXPECTED[name]
     assert equal + counts.total() == 36 * len(FILES)
+
+
+def test_every_run_and_every_file_that_koordlet_changed_is_compared() -> None:
+    runs = msgspec.convert(record()["runs"], list[Run])
+    assert tuple(run.name for run in runs) == RUNS
+    recorded = {file for files in initial().values() for file in files}
+    changed = {file for run in runs for files in run.changed.values() for file in files}
+    assert changed < set(FILES) < recorded
+    assert all(not files[file] for files in initial().values() for file in recorded - set(FILES))
 
 
 def test_restoring_after_a_run_leaves_the_files_of_the_kubelet(groups: RealGroups) -> None:
