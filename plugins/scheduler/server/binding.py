@@ -141,6 +141,7 @@ class Binder:
         try:
             await self._bind(request)
         except BindFailed:
+            self._give_up(request)
             await self._settle_locks(request.uid)
             raise
         else:
@@ -191,24 +192,20 @@ class Binder:
                 await self._barrier.wait(request.uid)
                 await self._post(request, pod, hold)
             except PlanIncomplete as incomplete:
-                self._give_up(request)
                 raise BindFailed(f"{_name(request)}: {incomplete}", "planned") from incomplete
             except Conflict:  # the pod changed, or a lost request was in force after all
                 pod = await self._read_after(request, hold, pauses_s=(0.0,), before=pod)
             except (LedgerRefused, NodeLocked) as refused:
-                self._give_up(request)
                 outcome = "locked" if isinstance(refused, NodeLocked) else "not_marked"
                 raise BindFailed(f"{_name(request)}: {refused}", outcome) from refused
             except UNCERTAIN_ERRORS:
                 pod = await self._read_after(request, hold, pauses_s=READ_PAUSES_S, before=pod)
             except ApiError as error:  # refused: 403, 404, 422
-                self._give_up(request)
                 outcome = "not_leader" if isinstance(error, NotLeader) else "refused"
                 raise BindFailed(f"{_name(request)}: {error}", outcome) from error
             else:
                 self._finish(request)
                 return
-        self._give_up(request)
         raise BindFailed(f"{_name(request)} could not be bound in {MAX_TRIES} tries")
 
     async def _find_pod(self, request: BindRequest) -> SchedulerPod:
@@ -345,7 +342,6 @@ class Binder:
                 continue
             pod = self._require(request, reading.pod)
             if not pod.node and hold is not None and _signature(pod) != _signature(before):
-                self._give_up(request)
                 raise BindFailed(f"{_name(request)} changed its request for devices", "changed")
             return pod
         raise BindFailed(f"{_name(request)}: whether it is bound is not known", "uncertain")
@@ -385,8 +381,10 @@ class Binder:
             self._state.set_pod(assigned)
 
     def _finish(self, request: BindRequest) -> None:
-        hold = self._holds.pop(request.uid, None)
+        """Store the pod as bound, unless the watch has reported it, or its end, before."""
+        hold = self._hold_of(request.uid)
         if hold is not None:
+            del self._holds[request.uid]
             self._state.set_pod(msgspec.structs.replace(hold.pod, is_assumed=False))
 
     def _give_up(self, request: BindRequest) -> None:

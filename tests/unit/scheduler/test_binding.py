@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from agent.clock import ManualClock, SystemClock
+from agent.kube.api import ApiClient, ApiRequest, ApiResponse
 from agent.kube.endpoint import InClusterTarget
 from agent.kube.session import open_session
 from agent.wire_formats.device_allocated import ANNOTATION
@@ -44,6 +45,8 @@ class Scene:
             self.state.set_devices(msgspec.structs.replace(NODES["A"], node=name))
         self.decisions = DecisionMaker(self.state)
         self.reported: dict[str, SchedulerPod] = {}
+        self.at_pause: Callable[[], object] = lambda: None  # before a pod is read again
+        self.at_answer: Callable[[], object] = lambda: None  # after a binding, before its answer
         self.binder = binder_of(self)
 
     def pending_pod(self, namespace: str, name: str) -> SchedulerPod | None:
@@ -92,6 +95,21 @@ class Scene:
         return {minor for kind, minor in self.state.state(node).usage.amounts if kind == GPU}
 
 
+class ObservedApi:
+    """The API server; the scene acts between a binding and its answer."""
+
+    def __init__(self, api: ApiClient, scene: Scene) -> None:
+        self.api = api
+        self.scene = scene
+        self.stream = api.stream
+
+    async def call(self, request: ApiRequest) -> ApiResponse:
+        response = await self.api.call(request)
+        if request.path.endswith(POST):
+            self.scene.at_answer()
+        return response
+
+
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
     with ApiServer(nodes=("node-a", "node-b")) as api:
@@ -106,12 +124,13 @@ def run(api: ApiServer, scenario: Scenario) -> None:
         target = InClusterTarget(url=api.url, folder=str(api.serviceaccount_dir))
         session = await open_session(target, SystemClock(), {})
 
-        async def no_sleep(_: float) -> None:
-            await asyncio.sleep(0)
-
         def build(scene: Scene) -> Binder:
+            async def no_sleep(_: float) -> None:
+                scene.at_pause()
+                await asyncio.sleep(0)
+
             return Binder(
-                session,
+                ObservedApi(session, scene),
                 scene.state,
                 scene.decisions,
                 scene,
@@ -465,22 +484,55 @@ def test_a_pod_of_a_plan_that_was_let_through_is_tried_again_alone(server: ApiSe
     run(server, scenario)
 
 
-def test_devices_that_became_sick_before_a_binding_was_sent_are_replaced(
+def test_devices_that_become_sick_before_a_second_attempt_are_replaced(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        first, *others = NODES["A"].of(GPU)
+        sick = DeviceTable(
+            node="node-a", devices={GPU: (msgspec.structs.replace(first, total={}), *others)}
+        )
+        server.faults.add(Fault(subresource=POST, status=409))
+        scene.at_pause = lambda: scene.state.set_devices(sick)
+        await scene.bind(scene.put("p"))
+        assert scene.server_minors("p") == [1]
+        assert scene.used() == {1}
+
+    run(server, scenario)
+
+
+def test_a_binding_that_was_refused_holds_nothing_although_the_pod_cannot_be_read(
+    server: ApiServer,
+) -> None:
+    async def scenario(scene: Scene) -> None:
+        server.faults.add(Fault(subresource=POST, status=409))
+        server.faults.add(Fault(method="GET", path="/pods/p$", status=500, times=0))
+        with pytest.raises(BindFailed, match="whether it is bound is not known"):
+            await scene.bind(scene.put("p"))
+        assert scene.used() == set()
+
+    run(server, scenario)
+
+
+def test_a_pod_whose_request_becomes_invalid_meanwhile_holds_nothing(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        pod = scene.put("p")
+        body = scene.server_pod("p")
+        body["metadata"]["annotations"] = {"scheduling.koordinator.sh/device-allocate-hint": "{"}
+        server.put(body)
+        with pytest.raises(BindFailed, match="invalid DeviceAllocateHint"):
+            await scene.bind(pod)
+        assert scene.used() == set()
+
+    run(server, scenario)
+
+
+def test_a_pod_that_is_bound_and_deleted_before_the_answer_arrives_holds_nothing(
     server: ApiServer,
 ) -> None:
     async def scenario(scene: Scene) -> None:
         pod = scene.put("p")
-        server.faults.add(Fault(subresource=POST, status=409))
-        reads = server.faults.add(Fault(method="GET", path="/pods/p$", status=500, times=0))
-        with pytest.raises(BindFailed, match="whether it is bound is not known"):
-            await scene.bind(pod)
-        assert held_minors(scene, "p") == [0]
-        sick = (msgspec.structs.replace(NODES["A"].of(GPU)[0], total={}), *NODES["A"].of(GPU)[1:])
-        scene.state.set_devices(DeviceTable(node="node-a", devices={GPU: sick}))
-        server.faults.remove(reads)
+        scene.at_answer = lambda: scene.state.remove_pod(pod.key.uid)  # as the watch does
         await scene.bind(pod)
-        assert scene.server_minors("p") == [1]
-        assert scene.used() == {1}
+        assert scene.used() == set()
 
     run(server, scenario)
 
