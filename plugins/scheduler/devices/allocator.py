@@ -533,7 +533,10 @@ class _Allocation:
         free = self._usage.free(device)
         if self._rules.upstream_compatible:
             return all(amount <= free.get(name, amount) for name, amount in amounts.items())
-        return all(amount <= free.get(name, -1) for name, amount in amounts.items())
+        # that of pods in bytes is rounded down to percents: those may be free without the memory
+        memory = fill_memory(amounts, device.total).get(GPU_MEMORY, 0)
+        fits = all(amount <= free.get(name, -1) for name, amount in amounts.items())
+        return fits and memory <= free.get(GPU_MEMORY, 0)
 
     def _score(self, amounts: Amounts, device: NodeDevice) -> int:
         if self._strategy is None:

@@ -12,7 +12,7 @@ from plugins.scheduler import decisions
 from plugins.scheduler.cluster_state import AssignedPod, ClusterState
 from plugins.scheduler.decisions import DecisionMaker, NodeAnswer, PodAnswer
 from plugins.scheduler.devices.allocator import NodeRefused, NodeState, Rules, allocate, filter_node
-from plugins.scheduler.devices.device_table import GPU, GPU_CORE, GPU_MEMORY_RATIO
+from plugins.scheduler.devices.device_table import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
 from plugins.scheduler.devices.requests import DeviceRequest, device_request
 from plugins.scheduler.numa.cpu_request import PodRequest
 from plugins.scheduler.pod_object import PodKey
@@ -143,6 +143,34 @@ def test_answers_name_how_many_nodes_were_refused_for_each_reason() -> None:
     assert answer.reasons() == (("Insufficient GPU Devices", 2),)
     assert set(answer.scores()) == {"c", "unknown"}
     assert answer.scores()["c"] == 100
+
+
+@pytest.mark.parametrize(
+    ("amounts", "fits"),
+    [
+        ({"nvidia.com/gpu": 1}, False),
+        ({GPU_CORE: 100, GPU_MEMORY_RATIO: 100}, False),
+        ({GPU_CORE: 50, GPU_MEMORY_RATIO: 99}, True),
+    ],
+)
+def test_memory_of_less_than_a_percent_is_not_given_again_as_a_share(
+    amounts: dict[str, int], *, fits: bool
+) -> None:
+    """Its share is rounded down to 0 percent."""
+    table = NODES["A"]
+    card = {**table.devices, GPU: table.of(GPU)[:1]}
+    state = ClusterState()
+    state.set_node("a", {})
+    state.set_devices(msgspec.structs.replace(table, node="a", devices=card))
+    maker = DecisionMaker(state)
+    small = PodRequest(devices=device_request({GPU_MEMORY: 100 << 20}))
+    allocation = tuple(one.as_allocated() for one in maker.allocate(small, "a").devices)
+    assert allocation[0].amount(GPU_MEMORY_RATIO) == 0
+    state.set_pod(AssignedPod(key=PodKey("1", "ns", "p"), node="a", allocation=allocation))
+    request = PodRequest(devices=device_request(amounts))
+    assert maker.decide(request, ["a"]).of("a").fits is fits
+    compatible = DecisionMaker(state, Rules(upstream_compatible=True))
+    assert compatible.decide(request, ["a"]).of("a").fits
 
 
 def test_a_node_fits_without_the_pods_that_would_be_preempted() -> None:
