@@ -68,13 +68,24 @@ class Plan(msgspec.Struct, frozen=True):
 class _Node:
     """One node; the states are `None` after a change."""
 
-    __slots__ = ("capacity", "cpus", "labels", "name", "numa", "pods", "state", "table")
+    __slots__ = (
+        "capacity",
+        "cpus",
+        "has_device_object",
+        "labels",
+        "name",
+        "numa",
+        "pods",
+        "state",
+        "table",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.labels: Labels | None = None  # None: the Node object is not known
         self.capacity = DEFAULT_CAPACITY
-        self.table: DeviceTable | None = None
+        self.has_device_object = False
+        self.table: DeviceTable | None = None  # stays, out of service, without the object
         self.cpus: NodeCpus | None = None
         self.pods: dict[str, AssignedPod] = {}  # by uid
         self.state: NodeState | None = None
@@ -145,6 +156,7 @@ class ClusterState:
     def set_devices(self, table: DeviceTable) -> None:
         """Add or replace the devices of a node; their usage by pods stays."""
         node = self._node(table.node)
+        node.has_device_object = True
         if node.table != table:
             node.table = table
             self._mark_changed(node)
@@ -153,8 +165,10 @@ class ClusterState:
         """Take a node's devices out of service: its Device object was deleted."""
         node = self._nodes.get(name)
         if node is not None and node.table is not None:
+            node.has_device_object = False
             node.table = _without_amounts(node.table)
             self._mark_changed(node)
+            self._drop_if_empty(node)
 
     def set_cpus(self, cpus: NodeCpus) -> None:
         """Add or replace the CPUs and NUMA nodes of a node."""
@@ -355,7 +369,8 @@ class ClusterState:
             self._drop_if_empty(node)
 
     def _drop_if_empty(self, node: _Node) -> None:
-        if node.labels is None and node.table is None and node.cpus is None and not node.pods:
+        has_object = node.labels is not None or node.has_device_object or node.cpus is not None
+        if not has_object and not node.pods:
             del self._nodes[node.name]
             self._with_policy.discard(node.name)
 

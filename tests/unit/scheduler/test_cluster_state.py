@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -133,6 +135,22 @@ def test_a_forgotten_node_is_gone_once_its_pods_are() -> None:
     state.remove_pod("1")
     assert not state.pods_of("a")
     state.remove_node("a")
+
+
+@pytest.mark.parametrize("order", [("node", "devices", "pod"), ("pod", "devices", "node")])
+def test_of_a_node_that_is_removed_nothing_is_left(order: tuple[str, ...]) -> None:
+    """One that is made again under its name, without devices, is as any other new one."""
+    state = state_of("a")
+    state.set_pod(pod("1", "a", 0))
+    removals: dict[str, Callable[[], object]] = {
+        "node": lambda: state.remove_node("a"),
+        "devices": lambda: state.remove_devices("a"),
+        "pod": lambda: state.remove_pod("1"),
+    }
+    for part in order:
+        removals[part]()
+    state.set_node("a", {})
+    assert state.state("a") == NodeState(name="a")
 
 
 def test_answers_name_how_many_nodes_were_refused_for_each_reason() -> None:
