@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from agent.errors import ParseError
 from agent.nri.runtime_view import RuntimeViewStore
-from agent.nri.versions import RuntimePeer
+from agent.nri.versions import CONTAINERD, RuntimePeer
 from agent.nri.wire.errors import FAILED_PRECONDITION, CallError
 from agent.snapshot.container import (
     NO_RESOURCES,
@@ -78,6 +78,16 @@ def parse_sandbox(pod: wire.PodSandbox) -> PodSandbox:
         # a sandbox with a network of its own lists it; without namespaces the answer is unknown
         host_network=bool(spaces) and all(space.type != NETWORK_NAMESPACE for space in spaces),
     )
+
+
+def has_stopped(pod: wire.PodSandbox, peer: RuntimePeer) -> bool:
+    """Return whether a message describes a sandbox that has stopped: its process is gone.
+
+    containerd describes such a sandbox until the kubelet removes it, since 2.1 with its namespaces.
+    Other runtimes may run sandboxes without a process, but not without namespaces and a cgroup.
+    """
+    has_places = bool(pod.linux.namespaces or pod.linux.cgroups_path)
+    return not pod.pid and (peer.name == CONTAINERD or not has_places)
 
 
 def parse_runtime_container(container: wire.Container) -> RuntimeContainer:
@@ -301,7 +311,11 @@ class RuntimeEvents:
         )
 
     def handle_event(
-        self, number: int, pod: wire.PodSandbox, container: wire.Container | None
+        self,
+        number: int,
+        pod: wire.PodSandbox,
+        container: wire.Container | None,
+        peer: RuntimePeer,
     ) -> RuntimeRequest | None:
         """Apply an event to the view; return a request if hooks handle the event."""
         if number == calls.RUN_POD_SANDBOX:
@@ -315,6 +329,9 @@ class RuntimeEvents:
                 self._start_container(pod, container)
             elif number in (calls.STOP_CONTAINER, calls.REMOVE_CONTAINER):
                 self._view_store.remove_container(container.id)
+            if number == calls.REMOVE_CONTAINER and peer.name == CONTAINERD and not pod.pid:
+                # it does not report the end of a sandbox that was there before it started
+                self._view_store.mark_stopped_if_empty(container.pod_sandbox_id or pod.id)
         return None
 
     def _run_pod(self, pod: wire.PodSandbox) -> RuntimeRequest:

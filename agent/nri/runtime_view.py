@@ -135,6 +135,11 @@ class RuntimeViewStore:
         if sandbox is not None and not sandbox.stopped:
             self.update(replace(sandbox, stopped=True))
 
+    def mark_stopped_if_empty(self, sandbox_id: str) -> None:
+        """Mark a sandbox as stopped unless it has containers."""
+        if all(container.sandbox_id != sandbox_id for container in self._containers.values()):
+            self.mark_stopped(sandbox_id)
+
     def remove_sandbox(self, sandbox_id: str) -> None:
         """Remove a sandbox with all its containers."""
         self._note_change(sandbox_id)

@@ -155,7 +155,7 @@ class RuntimeSession:
     async def _apply_list(self, pod_list: SynchronizationList) -> None:
         """Apply a full list to the view; requests that arrive meanwhile wait for it."""
         try:
-            sandboxes, containers = await pod_list.read()
+            sandboxes, containers = await pod_list.read(self.peer)
             self._view_store.replace_all(sandboxes, containers)
         except Exception:  # otherwise a bug in reading one list would block all requests for ever
             log.exception("nri_list_failed")
@@ -184,17 +184,17 @@ class RuntimeSession:
     def state_change(self, call: RuntimeCall) -> RuntimeRequest | None:
         """Handle an event that older runtimes send by this one method."""
         message = calls.StateChangeEvent.FromString(call.payload)
-        return self._events.handle_event(message.event, message.pod, message.container)
+        return self._events.handle_event(message.event, message.pod, message.container, self.peer)
 
     def pod_event(self, call: RuntimeCall, number: int) -> RuntimeRequest | None:
         """Handle an event of a pod: the messages of all pod events begin with the same fields."""
         message = calls.RunPodSandboxRequest.FromString(call.payload)
-        return self._events.handle_event(number, message.pod, None)
+        return self._events.handle_event(number, message.pod, None, self.peer)
 
     def container_event(self, call: RuntimeCall, number: int) -> RuntimeRequest | None:
         """Handle an event of a container: the messages of all container events begin alike."""
         message = calls.StartContainerRequest.FromString(call.payload)
-        return self._events.handle_event(number, message.pod, message.container)
+        return self._events.handle_event(number, message.pod, message.container, self.peer)
 
     def accept(self, call: RuntimeCall) -> bytes:  # noqa: ARG002 - whatever it says
         """Answer without a change or a refusal."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 from msgspec.structs import replace
 
 from agent.errors import ParseError
-from agent.nri.messages import parse_runtime_container, parse_sandbox
+from agent.nri.messages import has_stopped, parse_runtime_container, parse_sandbox
+from agent.nri.versions import RuntimePeer
 from agent.snapshot.container import ContainerState, PodSandbox, RuntimeContainer
 from proto.gen import nri_container_pb2 as wire
 
@@ -55,13 +57,13 @@ class SynchronizationList:
                 self._containers.append(value)
         return more
 
-    async def read(self) -> tuple[list[PodSandbox], list[RuntimeContainer]]:
+    async def read(self, peer: RuntimePeer) -> tuple[list[PodSandbox], list[RuntimeContainer]]:
         """Return all pods and containers; invalid entries and stopped containers are left out.
 
-        A sandbox with a container in the list has not stopped: some runtimes list running sandboxes
-        without a process.
+        `peer` is the runtime that sent the list. A sandbox with a container in the list has not
+        stopped: some runtimes list running sandboxes without a process.
         """
-        pods = await self._parse_all(self._pods, _parse_pod)
+        pods = await self._parse_all(self._pods, partial(_parse_pod, peer=peer))
         containers = await self._parse_all(self._containers, _parse_container)
         alive = [
             container for container in containers if container.state is not ContainerState.STOPPED
@@ -120,17 +122,10 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
     raise ParseError(f"message: no number at {at}", "")
 
 
-def _parse_pod(entry: memoryview) -> PodSandbox:
-    """Return a listed sandbox.
-
-    containerd also lists sandboxes that have stopped, until the kubelet removes them. Their process
-    is gone, and with it all that the runtime reads from it.
-    """
+def _parse_pod(entry: memoryview, peer: RuntimePeer) -> PodSandbox:
     message = wire.PodSandbox.FromString(bytes(entry))
-    linux = message.linux
-    is_stopped = not (message.pid or linux.namespaces or linux.cgroups_path)
     sandbox = parse_sandbox(message)
-    return replace(sandbox, stopped=True) if is_stopped else sandbox
+    return replace(sandbox, stopped=True) if has_stopped(message, peer) else sandbox
 
 
 def _parse_container(entry: memoryview) -> RuntimeContainer:

@@ -38,8 +38,9 @@ _CRIO: tuple[tuple[Version, Version], ...] = (
     ((1, 34, 0), (0, 10, 0)),
     ((1, 35, 0), (0, 11, 0)),
 )
-_TABLES = {"containerd": _CONTAINERD, "cri-o": _CRIO}
-_CDI_SINCE: dict[str, Version] = {"containerd": (2, 1, 0), "cri-o": (1, 34, 0)}
+CONTAINERD = "containerd"  # name by which it registers
+_TABLES = {CONTAINERD: _CONTAINERD, "cri-o": _CRIO}
+_CDI_SINCE: dict[str, Version] = {CONTAINERD: (2, 1, 0), "cri-o": (1, 34, 0)}
 
 _VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?![0-9])")
 _MAX_NAME = 64

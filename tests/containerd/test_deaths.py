@@ -139,6 +139,20 @@ def test_a_sandbox_that_ended_while_the_agent_was_away_holds_nothing(
     assert sorted(entries.stopped) == sorted(stopped)
 
 
+def test_a_pod_that_ended_after_a_restart_of_the_runtime_holds_nothing(
+    runtime: Containerd, agent: Agent
+) -> None:
+    """The runtime does not tell of the end of sandboxes that were there before its restart."""
+    ended = Pod(runtime, CARD, uid="00000000-0000-4000-8000-000000000000").run()
+    ended.start()
+    runtime.kill()
+    runtime.start()
+    agent.until(lambda now: now.state == "synchronized" and now.registrations == 2)
+    runtime.cri.remove_pod(ended.id)
+    agent.until(lambda now: not now.containers)
+    assert has_card(runtime, Pod(runtime, CARD).run().start("after"))
+
+
 def test_containers_that_exit_at_once_do_not_stay_with_the_agent(
     runtime: Containerd, agent: Agent
 ) -> None:

@@ -165,11 +165,15 @@ def as_told(version: Version, pod: pb.PodSandbox) -> pb.PodSandbox:
 
 
 def as_listed(version: Version, pod: Pod) -> pb.PodSandbox:
-    """Return a pod as a Synchronize has it; one that stopped has no task to read from."""
+    """Return a pod as a Synchronize has it; one that stopped has no task to read from.
+
+    containerd 2.1 and newer read its specification instead.
+    """
     reports = pb.PodSandbox()
     reports.CopyFrom(as_told(version, pod.message))
     if pod.stopped:
         reports.pid = 0
+    if pod.stopped and not (version.runtime == "containerd" and version.cdi):
         reports.linux.ClearField("namespaces")
         reports.linux.ClearField("cgroups_path")
     return reports

@@ -14,6 +14,7 @@ from agent.nri.runtime_view import RuntimeViewStore
 from agent.nri.session import SERVICE, OpenRuntimeRequests, RuntimeSession
 from agent.nri.statistics import NriCounters
 from agent.nri.synchronization import SynchronizationList
+from agent.nri.versions import RuntimePeer
 from agent.nri.wire.connection import READ_BYTES, RuntimeConnection
 from agent.snapshot.container import NO_ADJUSTMENT, Adjustment, HookRequest
 from proto.gen import nri_plugin_pb2 as nri
@@ -180,7 +181,7 @@ def test_invalid_lists_raise_only_errors_of_the_agent() -> None:
                 parts.add(data)
             except ParseError:
                 continue
-            pods, containers = await parts.read()
+            pods, containers = await parts.read(RuntimePeer())
             assert len(pods) + len(containers) <= len(data)
             left_out += parts.dropped
             good += 1

@@ -19,6 +19,7 @@ def pod(key: str = "p1", uid: str = "u1", *, host_network: bool = False) -> wire
         labels={"b": "2", "a": "1"},
         annotations={"k": "v"},
         runtime_handler="nvidia",
+        pid=7,
         linux=wire.LinuxPodSandbox(cgroup_parent="/kubepods/podu1", namespaces=spaces),
     )
 

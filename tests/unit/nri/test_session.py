@@ -16,6 +16,7 @@ from agent.snapshot.container import (
     HookStage,
     LinuxResources,
 )
+from proto.gen import nri_container_pb2 as wire
 from proto.gen import nri_linux_pb2 as linux
 from proto.gen import nri_plugin_pb2 as calls
 from tests.patience import PATIENCE_S
@@ -152,6 +153,44 @@ def test_a_life_of_a_pod_is_in_the_picture_while_it_lasts() -> None:
         assert dict(both.picture.view.sandboxes) == {}
         stages = [one.stage for one in both.asked]
         assert stages == [HookStage.RUN_POD, HookStage.CREATE, HookStage.REMOVE_POD]
+
+    play(through)
+
+
+def test_a_sandbox_whose_last_container_is_removed_after_its_process_has_stopped() -> None:
+    """containerd does not report the end of sandboxes that were there before it started."""
+
+    async def through(both: Talk) -> None:
+        await both.registered()
+        ended = pod()
+        ended.pid = 0
+
+        async def remove(key: str, sandbox: wire.PodSandbox) -> bool:
+            for message in (calls.StopContainerRequest, calls.RemoveContainerRequest):
+                name = message.DESCRIPTOR.name.removesuffix("Request")
+                await both.call(name, message(pod=sandbox, container=container(key)))
+            return both.picture.view.sandboxes["p1"].stopped
+
+        for key in ("c1", "c2", "c3"):
+            creation = calls.CreateContainerRequest(pod=pod(), container=container(key))
+            await both.call("CreateContainer", creation)
+        assert not await remove("c1", pod())
+        assert not await remove("c2", ended)  # of a virtual machine: another container runs
+        assert await remove("c3", ended)
+
+    play(through)
+
+
+def test_a_sandbox_without_a_process_runs_on_at_other_runtimes() -> None:
+    async def through(both: Talk) -> None:
+        await both.call("Configure", calls.ConfigureRequest(runtime_name="cri-o"))
+        bare = pod()
+        bare.pid = 0
+        bare.linux.ClearField("namespaces")
+        await both.call("RunPodSandbox", calls.RunPodSandboxRequest(pod=bare))
+        removal = calls.RemoveContainerRequest(pod=bare, container=container())
+        await both.call("RemoveContainer", removal)
+        assert not both.picture.view.sandboxes["p1"].stopped
 
     play(through)
 
@@ -301,6 +340,7 @@ def test_a_sandbox_in_which_a_container_is_made_has_not_stopped() -> None:
 
     async def through(both: Talk) -> None:
         listed = pod()
+        listed.pid = 0
         listed.linux.ClearField("namespaces")
         await both.call("Synchronize", calls.SynchronizeRequest(pods=[listed]))
         await both.session.ready
