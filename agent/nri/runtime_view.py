@@ -132,7 +132,9 @@ class RuntimeViewStore:
     def mark_stopped(self, sandbox_id: str) -> None:
         """Mark a sandbox as stopped: its devices are free, though it is listed for a while."""
         sandbox = self._sandboxes.get(sandbox_id)
-        if sandbox is not None and not sandbox.stopped:
+        if sandbox is None:
+            self._note_change(sandbox_id)  # the list that is being read may have it as running
+        elif not sandbox.stopped:
             self.update(replace(sandbox, stopped=True))
 
     def mark_stopped_if_empty(self, sandbox_id: str) -> None:

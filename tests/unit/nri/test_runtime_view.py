@@ -177,6 +177,14 @@ def test_an_event_during_a_list_is_newer_than_the_list() -> None:
     }
 
 
+def test_a_sandbox_that_stops_during_the_first_list_holds_nothing() -> None:
+    own_values, _ = begun()
+    own_values.begin_list()
+    own_values.mark_stopped("p1")
+    own_values.replace_all([POD, PodSandbox(id="p2")], [])
+    assert [key for key, one in own_values.view.sandboxes.items() if not one.stopped] == ["p2"]
+
+
 def test_events_after_a_list_are_applied_as_usual() -> None:
     own_values, _ = begun()
     own_values.begin_list()
