@@ -216,6 +216,37 @@ def test_a_card_whose_division_cannot_be_read_for_a_moment_stays_divided(
     assert undivided.partitions == ()
 
 
+@pytest.mark.parametrize(("mode", "is_whole"), [(0, True), (1, False)])
+def test_a_new_worker_that_cannot_read_the_division_goes_by_the_last_workers(
+    stub: Stub, tree: Path, mode: int, is_whole: bool
+) -> None:
+    boot_id = tree / "proc/sys/kernel/random/boot_id"
+    boot_id.parent.mkdir(parents=True)
+    boot_id.write_text("0f5bd2a5-a9a0-4a5a-9a0e-6a1a0a3bb1c4\n")
+    script = (SYSTEM, gpu(0, BUSES[0], **{**A100, "migmode": mode}), THREE, ONE)
+    state = str(tree.parent / "state")
+    stub.play(*script)
+    with on_tree(stub, tree, state_dir=state) as child:
+        before = first(child.discover())
+    stub.play(*script, "error nvmlDeviceGetMigMode 10")
+    with on_tree(stub, tree, state_dir=state) as child:
+        unreadable = first(child.discover())
+    for card in (before, unreadable):
+        assert bool(card.resources) == is_whole
+        assert [part.uuid for part in card.partitions] == ([] if is_whole else ["MIG-3g", "MIG-1g"])
+
+
+def test_a_card_without_mig_that_replaces_a_divided_one_is_whole(stub: Stub, tree: Path) -> None:
+    stub.play(SYSTEM, gpu(0, BUSES[0], **A100), THREE)
+    with on_tree(stub, tree) as child:
+        divided = first(child.discover())
+        plain = gpu(0, BUSES[0], **{**A100, "migmode": 0})
+        stub.play(SYSTEM, plain, "error nvmlDeviceGetMigMode 3")
+        replaced = first(child.discover())
+    assert divided.resources == ()
+    assert replaced.resources
+
+
 def test_a_card_of_virtual_machines_is_theirs_while_its_mode_cannot_be_read(
     stub: Stub, tree: Path
 ) -> None:

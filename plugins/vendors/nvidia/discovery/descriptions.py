@@ -91,9 +91,7 @@ def _describe(
 ) -> CardDescription:
     name = card.text("nvmlDeviceGetName")
     total, is_unified = _memory(card, machine.system_bytes, before, function, name)
-    mig = card.flags("nvmlDeviceGetMigMode")
-    if mig is None and before is not None and has_mig_enabled(before):
-        mig = (1, 1)  # a whole card with resources would be allocated beside its instances
+    mig = _mig_mode(card, before)
     virtual = card.number("nvmlDeviceGetVirtualizationMode")
     if virtual is None and before is not None:
         last_mode = dict(before.facts).get("virtualization")
@@ -143,6 +141,20 @@ def _describe(
         free_slices=layout.free,
     )
     return CardDescription(device=device, links=links, facts=health_facts, problems=layout.problems)
+
+
+def _mig_mode(card: NvmlCard, before: VendorDevice | None) -> tuple[int, ...] | None:
+    """Return the present and the pending mode; a card whose mode cannot be read stays divided.
+
+    As a whole it would be allocated beside its instances. When a worker has just started, `before`
+    has only what is stored: a card with memory and without resources was not whole.
+    """
+    name = "nvmlDeviceGetMigMode"
+    mode = card.flags(name)
+    if mode is not None or before is None or card.is_unsupported(name):
+        return mode
+    was_whole = bool(before.resources) or not before.memory_bytes
+    return (1, 1) if has_mig_enabled(before) or not was_whole else None
 
 
 def _nodes(host: HostFiles, function: NvidiaFunction, minor: int | None) -> tuple[DeviceNode, ...]:

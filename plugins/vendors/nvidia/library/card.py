@@ -54,6 +54,7 @@ class NvmlCard:
         self.newest_stamps_us: dict[str, int] = {}  # newest time stamp of a ring, microseconds
         self._clock = clock
         self._skipped_calls: set[tuple[object, ...]] = set()
+        self._unsupported_calls: set[tuple[object, ...]] = set()
         self._rejections: list[Rejection] = []
 
     def begin_cycle(self) -> None:
@@ -66,7 +67,12 @@ class NvmlCard:
     def reset(self) -> None:
         """Enable skipped calls again, for example after a change of the card or its driver."""
         self._skipped_calls.clear()
+        self._unsupported_calls.clear()
         self.is_call_denied = self.is_call_suspended = False
+
+    def is_unsupported(self, name: str) -> bool:
+        """Return whether the driver answered a call since `reset` with "not supported"."""
+        return (name,) in self._unsupported_calls
 
     def is_slow(self, now_s: float) -> bool:
         """Return whether the card is skipped in this cycle because it was slow."""
@@ -93,6 +99,7 @@ class NvmlCard:
             self.is_call_suspended = True  # for a limited time, which the call journal decides
         except NotSupported:
             self._skipped_calls.add(key)
+            self._unsupported_calls.add(key)
         except GarbledAnswer:
             self.is_garbled = True
         except (NvmlFault, DeviceGone) as error:
