@@ -220,6 +220,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Serve until `close` or until the agent has ended; end without a vendor's exit hooks."""
     arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
     end_with_parent(arguments.parent)
+    close_inherited_files()
     requests_fd, answers_fd = detach_pipes()
     try:
         serve(arguments, requests_fd, AgentPipe(answers_fd))
@@ -323,6 +324,12 @@ def end_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if parent and os.getppid() != parent:  # it ended before the call
         os._exit(0)
+
+
+def close_inherited_files() -> None:
+    """Close all files but the pipes: a vendor's library must not have files of the agent."""
+    highest = max(int(fd) for fd in os.listdir("/proc/self/fd"))
+    os.closerange(3, highest + 1)
 
 
 def _read_tape(path: str) -> bytes:

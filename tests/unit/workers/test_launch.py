@@ -2,10 +2,14 @@ from __future__ import annotations
 
 import os
 import resource
+import select
+import signal
 
 import pytest
 
 from agent.workers.process import WorkerSpec, launch
+from agent.workers.protocol import encode_start
+from tests.patience import PATIENCE_S
 
 
 def descriptors() -> list[str]:
@@ -31,3 +35,21 @@ def test_a_start_for_which_descriptors_are_short_keeps_none(left: int) -> None:
             os.close(fd)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_worker_has_no_file_that_the_agent_left_inheritable() -> None:
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    spec = WorkerSpec(vendor="fake")
+    process = launch(spec)
+    try:
+        os.write(process.stdin, encode_start("fake", spec.settings, events=False))
+        assert select.select([process.stdout], [], [], PATIENCE_S)[0]  # it has answered: it is open
+        folder = f"/proc/{process.pid}/fd"
+        files = {os.readlink(f"{folder}/{number}") for number in os.listdir(folder)}
+        assert os.readlink(f"/proc/self/fd/{writing}") not in files
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        os.waitpid(process.pid, 0)
+        for fd in (reading, writing, process.stdin, process.stdout, process.stderr):
+            os.close(fd)
