@@ -36,7 +36,7 @@ class AllocationSource(Protocol):
         ...
 
     def take_changed_nodes(self) -> Set[str]:
-        """Return the nodes whose pods have changed devices since the last call."""
+        """Return the nodes whose devices, or those of their pods, changed since the last call."""
         ...
 
 
@@ -108,7 +108,7 @@ def _double_granted(state: NodeState, device: NodeDevice, pods: Iterable[Assigne
 
 
 class AllocationAudit:
-    """Checks the allocations on nodes whose pods changed. Belongs to the loop thread."""
+    """Checks the allocations on nodes whose devices or pods changed. Belongs to the loop thread."""
 
     def __init__(self, state: ClusterState, pods: AllocationSource) -> None:
         self._state = state

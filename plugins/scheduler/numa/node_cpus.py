@@ -27,6 +27,7 @@ MAX_RATIO = 1000.0
 ZONE_PREFIX = "node-"
 MAX_CPUS = 8192
 MAX_ZONES = 64
+MAX_ZONE_DIGITS = 4  # of the number in a zone's name
 
 
 NO_CPUS = CpuCounts(0, 0, 0)
@@ -211,7 +212,8 @@ def _zones(decoded: TopologyObject, reserved_nodes: list[int]) -> Mapping[int, A
     zones: dict[int, dict[str, int]] = {}
     for zone in decoded.zones or ():
         number = zone.name.removeprefix(ZONE_PREFIX)
-        if zone.type != "Node" or not number.isdecimal() or len(zones) >= MAX_ZONES:
+        is_number = number.isdecimal() and len(number) <= MAX_ZONE_DIGITS
+        if zone.type != "Node" or not is_number or len(zones) >= MAX_ZONES:
             continue
         texts = {resource.name: str(resource.allocatable) for resource in zone.resources or ()}
         amounts = dict(parse_amounts(texts))

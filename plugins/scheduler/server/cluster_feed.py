@@ -192,7 +192,7 @@ class PodChanges:
         self._uid_of_key: dict[str, str] = {}  # of bound pods that the watch has reported
         # bound pods whose allocation cannot be read, by namespace/name, and why
         self._unreadable: dict[str, tuple[PodKey, str]] = {}
-        self._changed_nodes: set[str] = set()  # whose pods have other devices than before
+        self._changed_nodes: set[str] = set()  # that, or whose pods, have other devices than before
 
     def pending_pod(self, namespace: str, name: str) -> SchedulerPod | None:
         """Return a pod that is not bound; `None` if it is unknown."""
@@ -223,9 +223,13 @@ class PodChanges:
         )
 
     def take_changed_nodes(self) -> Set[str]:
-        """Return the nodes whose pods have changed devices since the last call."""
+        """Return the nodes whose devices, or those of their pods, changed since the last call."""
         changed, self._changed_nodes = self._changed_nodes, set()
         return changed
+
+    def report_devices(self, node: str) -> None:
+        """Take note that the devices of a node have changed under its pods."""
+        self._changed_nodes.add(node)
 
     def replace_objects(self, values: Mapping[str, SchedulerPod | None]) -> None:
         """Store a complete list; a pod that is not in it is removed, unless it is being bound."""
@@ -311,6 +315,7 @@ class ClusterFeed:
                 state.remove_devices(name)
             else:
                 state.set_devices(table)
+            self.pods.report_devices(name)
 
         def set_cpus(name: str, cpus: NodeCpus | None) -> None:
             if cpus is None:

@@ -70,9 +70,11 @@ class DecisionLog:
         if record.verb == FILTER:
             self._count(record)
         key = (record.namespace, record.pod)
-        of_pod = self._records.pop(key, {})
+        # a later pod may have the name of an earlier one
+        of_name = self._records.pop(key, {})
+        of_pod = {verb: one for verb, one in of_name.items() if one.uid == record.uid}
         before = of_pod.get(record.verb)
-        if before is not None and before.uid == record.uid:
+        if before is not None:
             record = msgspec.structs.replace(record, attempts=before.attempts + 1)
         self._records[key] = {**of_pod, record.verb: record}
         while len(self._records) > MAX_PODS:

@@ -109,7 +109,7 @@ def _free_lines(node: NodeState) -> list[str]:
         for device in of_kind:
             free.update(node.usage.free(device))
         for resource, amount in sorted(free.items()):
-            labels = f'node="{node.name}",type="{kind}",resource="{resource}"'
+            labels = f'node="{node.name}",type="{_escape(kind)}",resource="{_escape(resource)}"'
             lines.append(f"xpu_scheduler_device_free{{{labels}}} {amount}")
     return lines
 

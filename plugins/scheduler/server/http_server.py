@@ -173,12 +173,14 @@ class ExtenderServer:
             result = "bad_request"
             try:
                 body = await _read_body(request)
-                result = "ok"
+                result = "error"  # unless an answer follows
                 term = self._terms.current_term()
                 if term is None:
                     result = "not_leader"
                     return web.Response(status=503, text=self._terms.why_silent() + "\n")
-                return web.Response(body=await answer(term, body), content_type=JSON_TYPE)
+                response = web.Response(body=await answer(term, body), content_type=JSON_TYPE)
+                result = "ok"
+                return response
             except (BadExtenderRequest, ParseError) as error:
                 result = "bad_request"
                 return web.Response(status=400, text=f"{error}\n")

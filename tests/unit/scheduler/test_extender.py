@@ -23,6 +23,7 @@ from plugins.scheduler.server.decision_log import (
 from plugins.scheduler.server.extender import Extender
 from plugins.scheduler.server.extender_wire import (
     BadExtenderRequest,
+    BindRequest,
     decode_bind_request,
     decode_nodes_request,
     decode_preemption_request,
@@ -237,6 +238,14 @@ def test_the_last_decision_says_why_a_pod_waits(extender: Extender) -> None:
     assert "too few accelerators" in group.meaning
     assert record.summary() == "1/3 nodes fit: 2 Insufficient GPU Devices"
     assert extender.log.of_pod("ns", "unknown") == {}
+
+
+def test_what_was_decided_about_an_earlier_pod_of_the_name_is_dropped(extender: Extender) -> None:
+    earlier = BindRequest(namespace="ns", name="p", uid="earlier", node="idle")
+    extender.record_binding(earlier, "", "bound")
+    assert set(extender.log.of_pod("ns", "p")) == {"bind"}
+    filtered(extender, pod(1, "p"))
+    assert set(extender.log.of_pod("ns", "p")) == {"filter"}
 
 
 def test_the_log_of_decisions_is_bounded() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import json
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
 
 from agent.errors import ParseError
 from agent.kube.watch.decoder import WatchedKind
@@ -38,6 +40,7 @@ from plugins.scheduler.server.cluster_feed import (
     ALL_TOPOLOGIES,
     used_reservation,
 )
+from plugins.scheduler.server.extender_metrics import device_lines
 from plugins.scheduler.server.load_feed import NODE_CAPACITIES, POD_LOADS, USAGES
 from plugins.scheduler.server.resource_publisher import ADVERTISED_RESOURCES
 
@@ -290,6 +293,25 @@ def test_a_huge_amount_counts_as_the_largest(
     target[path[-1]] = value
     assert kind.convert(decode(kind, whole)) is not None
     assert parse_amounts({"cpu": value}) == {"cpu": (1 << 63) - 1}
+
+
+def test_no_name_in_a_device_object_ends_a_line_of_the_metrics() -> None:
+    whole = with_texts(DEVICE)
+    name = 'a"} 5\nxpu_scheduler_double_granted 7\n\\'
+    whole["spec"]["devices"] = [{**CARD, "type": name, "resources": {name: "100"}}]
+    state = ClusterState()
+    state.set_node("n", {})
+    state.set_devices(ALL_DEVICES.convert(decode(ALL_DEVICES, whole)))
+    page = "\n".join(asyncio.run(device_lines(state))) + "\n"
+    samples = [one for family in text_string_to_metric_families(page) for one in family.samples]
+    assert [one.value for one in samples] == [100, 0]
+
+
+def test_a_zone_whose_number_is_too_long_for_one_is_left_out() -> None:
+    whole = with_texts(TOPOLOGY)
+    whole["zones"].append({"name": "node-" + "1" * 5000, "type": "Node"})
+    cpus = ALL_TOPOLOGIES.convert(decode(ALL_TOPOLOGIES, whole))
+    assert set(cpus.zones) == {0}
 
 
 @pytest.mark.parametrize("score", ["--5", "-", "1.5", "\u0663", "9" * 12, ""])

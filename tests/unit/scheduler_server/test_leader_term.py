@@ -90,6 +90,25 @@ def test_a_card_is_free_again_once_its_pod_has_ended(
     assert annotation(server, "q")
 
 
+def test_a_card_that_is_taken_out_from_under_its_pod_is_counted(server: ApiServer) -> None:
+    async def scenario(session: ApiSession) -> None:
+        term = LeaderTerm(session, SchedulerSettings(), SystemClock())
+        work = await synced(term)
+        await term.binder.bind(put(server, "p"))
+        await until(lambda: not term.feed.pods.unreported())
+        device = server.get("device", NODE)
+        assert device is not None
+        for spec, count in (({"devices": []}, 1), (device["spec"], 0)):
+            device = server.put({**device, "spec": spec})
+            while term.audit.unknown_device_count != count:
+                await asyncio.sleep(0.005)
+                async for _ in term.audit.check():
+                    pass
+        await stop(work)
+
+    run(server, scenario)
+
+
 def test_a_card_of_a_pod_that_no_watch_has_shown_yet_stays_its_own(server: ApiServer) -> None:
     async def scenario(session: ApiSession) -> None:
         term = LeaderTerm(session, SchedulerSettings(), SystemClock())

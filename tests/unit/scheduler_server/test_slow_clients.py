@@ -140,6 +140,31 @@ def test_calls_that_wait_are_answered_however_many_others_come(few_connections: 
     asyncio.run(asyncio.wait_for(test(), DEADLINE_S))
 
 
+class BrokenLeader(Leader):
+    """A leader whose decisions end in an error that nobody expected."""
+
+    def filter(self, _: object) -> bytes:
+        raise RuntimeError("a test")
+
+
+def test_a_call_that_ends_in_an_unexpected_error_is_counted_as_one() -> None:
+    async def test() -> None:
+        server = ExtenderServer(BrokenLeader(), None)
+        port = int((await server.open("127.0.0.1", 0)).rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            body = b'{"Pod":{"metadata":{}},"NodeNames":[]}'
+            head = b"POST /filter HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+            writer.write(head % len(body) + body)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 500")
+            assert server.statistics.counts == {("filter", "error"): 1}
+        finally:
+            writer.close()
+            await server.close()
+
+    asyncio.run(asyncio.wait_for(test(), DEADLINE_S))
+
+
 def test_a_body_that_does_not_end_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "BODY_S", 0.1)
 
