@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agent.allocation.index import AllocationIndex
+from agent.allocation.index import AllocationIndex, has_ended
 from agent.allocation.slices import SliceManager
 from agent.app.allocation import AllocationMonitor, CdiFileUpdater, KubeletDeviceMonitor
 from agent.app.composition import AgentInputs, build_layout_locator
@@ -101,9 +101,15 @@ class RuntimeService:
     """The NRI plug-in of the container runtime. Belongs to the loop thread."""
 
     def __init__(
-        self, settings: NriSettings, run_dir: str, clock: Clock, adjuster: ContainerAdjuster
+        self,
+        settings: NriSettings,
+        run_dir: str,
+        clock: Clock,
+        adjuster: ContainerAdjuster,
+        store: SnapshotStore,
     ) -> None:
         """Answer with `adjuster`; the lock file against a second agent is in `run_dir`."""
+        self._store = store
         self._settings = settings
         self._run_dir = run_dir
         self._clock = clock
@@ -121,6 +127,20 @@ class RuntimeService:
             lock_path=_make_lock_folder(self._run_dir),
         )
         tasks.start_forever(self._plugin.run, "container runtime", self._clock)
+        follow_pods = partial(self._follow_pods, self._plugin)
+        tasks.start_forever(follow_pods, "pods of the container runtime", self._clock)
+
+    async def _follow_pods(self, plugin: NriPlugin) -> None:
+        """Mark the sandboxes of pods as stopped that have ended or were deleted.
+
+        The runtime reports no end while it is not connected.
+        """
+        with self._store.subscribe("cluster.pods", "cluster.deleted_pods") as changes:
+            while True:
+                await changes.wait()
+                cluster = self._store.current.cluster
+                ended = {pod.uid for pod in cluster.pods if has_ended(pod)}
+                plugin.mark_pods_stopped(ended | cluster.deleted_pods)
 
     @property
     def statistics(self) -> NriStatistics | None:
@@ -473,7 +493,7 @@ class ContainerServiceBuilder:
             index=self._devices_hook.index,
         )
         return RuntimeService(
-            inputs.settings.nri, inputs.settings.node.run_dir, inputs.clock, adjuster
+            inputs.settings.nri, inputs.settings.node.run_dir, inputs.clock, adjuster, inputs.store
         )
 
     def _build_device_plugin(self, pods_wanted: asyncio.Event) -> DevicePluginService:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from google.protobuf.internal import api_implementation
 from msgspec.structs import replace
@@ -90,6 +90,10 @@ class NriPlugin:
     def view(self) -> RuntimeView:
         """Return the last view given to the handler."""
         return self._view_store.view
+
+    def mark_pods_stopped(self, uids: Collection[str]) -> None:
+        """Mark the sandboxes of pods as stopped whose end the runtime may not report."""
+        self._view_store.mark_pods_stopped(uids)
 
     async def run(self) -> None:
         """Run the plug-in until it is cancelled or stopped, and close the connection."""

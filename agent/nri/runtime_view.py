@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
@@ -136,6 +136,12 @@ class RuntimeViewStore:
             self._note_change(sandbox_id)  # the list that is being read may have it as running
         elif not sandbox.stopped:
             self.update(replace(sandbox, stopped=True))
+
+    def mark_pods_stopped(self, uids: Collection[str]) -> None:
+        """Mark all sandboxes of these pods as stopped."""
+        ended = [sandbox.id for sandbox in self._sandboxes.values() if sandbox.uid in uids]
+        for sandbox_id in ended:
+            self.mark_stopped(sandbox_id)
 
     def mark_stopped_if_empty(self, sandbox_id: str) -> None:
         """Mark a sandbox as stopped unless it has containers."""

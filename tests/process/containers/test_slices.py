@@ -107,3 +107,26 @@ def test_a_slice_is_cut_once_given_and_taken_back_by_agents_that_are_killed_betw
         await scene.until(lambda: metric in scene.agent.get("metrics")[1], "a count of it")
 
     play(act, cards=0)
+
+
+def test_a_slice_is_taken_back_from_a_pod_that_is_deleted_while_the_runtime_is_away() -> None:
+    async def act(scene: Scene) -> None:
+        stub = ASCEND.machine(scene, 2)
+        own_dev(scene)
+        scene.node(ASCEND.node, 100)
+        scene.tell(PROOF__GRACE_S="1")
+        await scene.begin()
+        device = scene.agent.snapshot()["parts"]["devices"]["value"]["devices"][0]["info"]
+        entry = {"minor": device["minor"], "id": device["uuid"], **ASCEND.asked}
+        grant = {GRANT: json.dumps({"gpu": [entry]})}
+        uid = scene.bound("sliced", grant)
+        await scene.until(lambda: ASCEND.standing(stub) == 1, "a slice")
+        pod = scene.sandbox("sliced", uid, grant)
+        await scene.runtime.run_pod(pod)
+        await scene.runtime.start(await scene.create_patiently(pod, ANY_REASON))
+        scene.runtime.kill()
+        await scene.until(lambda: scene.agent.check("runtime").startswith("[-]"), "the loss")
+        scene.api.delete("pods", "sliced", "team-a")
+        await scene.until(lambda: ASCEND.standing(stub) == 0, "that it is taken back")
+
+    play(act, cards=0)

@@ -97,6 +97,19 @@ def test_a_sandbox_that_was_stopped_is_listed_until_it_is_removed_and_holds_noth
     assert [observation.sandboxes["p1"].stopped for observation in observations] == [False, True]
 
 
+def test_all_sandboxes_of_a_pod_that_ended_hold_nothing() -> None:
+    own_values, observations = begun()
+    own_values.update(PodSandbox(id="p1", uid="u1", stopped=True))
+    for key, uid in (("p2", "u1"), ("p3", "u2")):
+        own_values.update(PodSandbox(id=key, uid=uid))
+    before = len(observations)
+    own_values.mark_pods_stopped({"u1", "u9"})
+    own_values.mark_pods_stopped({"u1", "u9"})
+    assert len(observations) == before + 1
+    stopped = {key: one.stopped for key, one in own_values.view.sandboxes.items()}
+    assert stopped == {"p1": True, "p2": True, "p3": False}
+
+
 def test_a_sandbox_that_was_stopped_stays_so_in_the_lists_of_later_connections() -> None:
     own_values, _ = begun()
     own_values.update(POD)
