@@ -336,19 +336,22 @@ class Explanations:
         if pod is None:
             return ()
         sandbox = sandbox_from_pod(pod)
+        # those of the spec, which a new pod has before any container runs, and ephemeral ones
+        in_spec = (container.name for container in pod.resources or ())
+        names = dict.fromkeys((*in_spec, *(container.name for container in pod.containers)))
         requests = (
             HookRequest(
                 stage=HookStage.CREATE,
                 pod=sandbox,
                 container=ContainerSpec(
-                    name=container.name,
+                    name=name,
                     pod_uid=pod.uid,
                     labels=pod.labels,
                     annotations=pod.annotations,
                 ),
             )
-            for container in pod.containers
-            if container.name
+            for name in names
+            if name
         )
         return tuple(self._injection(request, snapshot) for request in requests)
 

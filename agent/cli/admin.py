@@ -281,7 +281,10 @@ def _fact(value: object) -> str:
         ]
         return ", ".join(pairs) or ABSENT_CELL
     if isinstance(value, list):
-        return "; ".join(map(_fact, value)) or ABSENT_CELL
+        items = (
+            " ".join(map(_fact, item)) if isinstance(item, list) else _fact(item) for item in value
+        )
+        return "; ".join(items) or ABSENT_CELL
     return format_cell(value)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from agent.app.pod_files import Explanations
 from agent.config.containers import HookSettings
 from agent.containers.devices import DevicesHook
 from agent.snapshot.container import Adjustment, ContainerSpec, HookRequest, HookStage, PodSandbox
@@ -16,7 +17,9 @@ from agent.snapshot.host_devices import (
     HostDevicesView,
     RdmaFunction,
 )
+from agent.snapshot.node import SnapshotStore
 from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import ContainerResources
 from agent.snapshot.usage import MpsDaemon
 from plugins.vendors.nvidia.injection.sharing import LIBRARY
 from tests.factory import nic
@@ -299,3 +302,21 @@ def test_a_sandbox_itself_gets_nothing() -> None:
     request = HookRequest(stage=HookStage.CREATE, pod=PodSandbox(id="x"))
     answer = DevicesHook(VENDORS, HookSettings()).adjust(request, snapshot())
     assert (answer.edits.env, answer.failed, reasons(answer)) == ((), "", [])
+
+
+def test_what_a_pod_will_get_is_explained_before_it_has_a_container() -> None:
+    one = replace(
+        pod(1, text(entry(CARDS[2], WHOLE))),
+        resources=(ContainerResources(name="first", is_init=True), ContainerResources(name="app")),
+    )
+    now = replace(
+        snapshot([one], [], devices=CARDS),
+        pods=SnapshotPart((one,), 1.0),
+        host_devices=SnapshotPart(HostDevicesView(vendors=HOST), 1.0),
+        runtime=SnapshotPart(OLD, 1.0),
+    )
+    hook = DevicesHook(VENDORS, HookSettings(), own_uid="own")
+    shown = Explanations(SnapshotStore(now), hook, None).explain_injection(one.uid)
+    assert [container.container for container in shown] == ["first", "app"]
+    for container in shown:
+        assert [node.path for node in container.edits.nodes] == [*BASE, "/dev/nvidia2"]

@@ -236,6 +236,13 @@ def test_a_pod_says_whether_its_namespace_is_protected(
     assert pod["protected"] is is_protected
 
 
+def test_amounts_of_an_allocation_are_shown_with_their_names() -> None:
+    amounts = [["koordinator.sh/gpu-core", "50"], ["koordinator.sh/gpu-memory", "8Gi"]]
+    grant = {"grant": {"devices": [{"type": "gpu", "minor": 0, "resources": amounts}]}}
+    text = explanation_text({"grant": {**grant, "refusal": None}})
+    assert "resources koordinator.sh/gpu-core 50; koordinator.sh/gpu-memory 8Gi" in text
+
+
 def test_a_container_that_gets_nothing_is_no_line_for_people() -> None:
     empty: dict[str, object] = {
         "container": "a",
