@@ -120,8 +120,13 @@ def _cluster(inputs: AgentInputs, slo: NodeSloView | None) -> ClusterView:
     node, kubelet = None, DEFAULT_KUBELET
     is_running = False
     if inputs.is_live and (slo is None or inputs.pod_file is None):
-        agent, _ = fetch_agent_snapshot(inputs.settings)
-        if agent is not None:
+        agent, problem = fetch_agent_snapshot(inputs.settings)
+        if agent is None:
+            files = {"--slo": slo, "--pods": inputs.pod_file}
+            options = " and ".join(option for option, file in files.items() if file is None)
+            text = f"{problem}: what the cluster asks for is not known; name it with {options}"
+            print(f"xpu-agent: {text}", file=sys.stderr)
+        else:
             is_running = True
             slo = _agent_slo(agent) if slo is None else slo
             pods = _agent_pods(agent) if inputs.pod_file is None else pods

@@ -25,7 +25,6 @@ CLOSID_FILES = tuple(
 )
 MODES_OFF = ("off", "plan")
 V1_NAMES = {"io": "blkio"}  # of controllers that version 1 calls otherwise
-_STATE_REMEDY = "xpu-agent plan lists the files that it wants and that this host lacks"
 _DEFAULT_REMEDY = "see the message, and xpu-agent explain file PATH"
 _FILES_IMPACT = "files of pods or of the node are not as they should be"
 
@@ -74,7 +73,8 @@ def _strategy_result(one: StrategyStatus, source: str) -> CheckResult | None:
             status=CheckStatus.WARN,
             observation=f"the kernel cannot do it: {one.message}",
             impact="what the NodeSLO or a pod asks for is not done",
-            remedy=_STATE_REMEDY,
+            remedy="use a kernel that has what is missing, take it out of the NodeSLO, or set "
+            f"enforce.strategies.{one.name}: off",
         )
     if one.mode in MODES_OFF and source:
         verb = "writes nothing" if one.mode == "plan" else "is off"

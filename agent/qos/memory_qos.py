@@ -50,6 +50,10 @@ SUPPORT_S = 60.0  # between two looks for the files that the kernel has
 RECHECK_S = 300.0  # between two looks for values of other programs
 RECHECK_GROUPS = 16  # pods are read again in turn, not all in one cycle
 MEMORY = "memory"
+NO_FILES = (
+    "the kernel has none of the files, such as memory.min and memory.high: on cgroup version 1 only"
+    " kernels derived from Anolis have them"
+)
 _PROTECTIONS = ((MIN, "min_limit_percent"), (LOW, "low_limit_percent"))
 _DIRECTORY_CLASSES = (
     (KubeQos.GUARANTEED, "lsr_class"),
@@ -118,9 +122,7 @@ class MemoryQosStrategy:
             )
         state = _read_support(inputs, state)
         if not state.supported:
-            plan = StrategyPlan(
-                state=StrategyState.UNSUPPORTED, message="the kernel has none of the files"
-            )
+            plan = StrategyPlan(state=StrategyState.UNSUPPORTED, message=NO_FILES)
             return plan, msgspec.structs.replace(state, plan=None)
         allocatable = inputs.node.allocatable_of(MEMORY)
         if allocatable is None and any(map(_needs_allocatable, state.requested)):

@@ -24,7 +24,8 @@ ENFORCEMENT_ENTRIES = (
         "the kernel cannot do what a strategy needs",
         "A cgroup file or an interface of the kernel is missing on this host.",
         "What the NodeSLO or a pod asks for is not done.",
-        "xpu-agent plan lists the files that it wants and that this host lacks",
+        "use a kernel that has what is missing, take it out of the NodeSLO, or set the strategy to"
+        " off in enforce.strategies",
     ),
     RunbookEntry(
         "StrategyWaiting",

@@ -285,6 +285,15 @@ def test_without_root_the_plan_lacks_restores_and_says_so(tmp_path: Path) -> Non
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+def test_without_an_agent_the_requests_of_the_cluster_are_not_known(tmp_path: Path) -> None:
+    slo = tmp_path / "slo.json"
+    slo.write_text(json.dumps(SLO))
+    for arguments, options in (((), "--slo and --pods"), (("--slo", str(slo)), "--pods")):
+        process = run_agent("plan", *arguments, XPU_AGENT_METRICS__LISTEN="127.0.0.1:1")
+        (line,) = [one for one in process.stderr.splitlines() if one.startswith("xpu-agent: none")]
+        assert line.endswith(f"is not known; name it with {options}")
+
+
 def test_wrong_files_are_wrong_use(tmp_path: Path) -> None:
     process = run_agent("plan", "--slo", str(tmp_path / "none"))
     assert process.returncode == 2
