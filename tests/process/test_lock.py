@@ -36,7 +36,7 @@ signal.pause()
 
 
 class Contender:
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
 
     def line(self) -> str:
@@ -45,7 +45,7 @@ class Contender:
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             assert selector.select(DEADLINE_S), "no line within the deadline"
-        return self.process.stdout.readline().rstrip()
+        return self.process.stdout.readline().decode().rstrip()
 
     def end(self, number: signal.Signals) -> float:
         """Send it a signal; return when, by the clock that all processes share."""
@@ -59,7 +59,7 @@ def contender(folder: Path, *more: str) -> Iterator[Contender]:
     process = subprocess.Popen(
         [sys.executable, "-c", CONTENDER, str(folder), *more],
         stdout=subprocess.PIPE,
-        text=True,
+        bufsize=0,  # a line that was read ahead would wake no selector
         cwd=ROOT,
     )
     try:
