@@ -180,18 +180,20 @@ def find_api_target(
     kubeconfig: str = "",
     context: str = "",
     is_file: Callable[[str], bool] = os.path.isfile,
+    option: str = "",
 ) -> ApiTarget:
     """Return where the API server is; raise `NoApiServer` if no source names one.
 
     In this order: the kubeconfig of the settings, the pod's own account, KUBECONFIG, and without
     that `~/.kube/config`. Only the existence of files is checked, nothing is read. Raise
-    `BadConfig` for a context without a kubeconfig.
+    `BadConfig` for a context without a kubeconfig. `option` is that of a command without a setting
+    for it, for messages.
     """
     if kubeconfig:
         path = _expand_home(kubeconfig, environ)
         if not is_file(path):
             raise NoApiServer(
-                f"api.kubeconfig: {kubeconfig} is no file; correct the setting, or leave "
+                f"{option or 'api.kubeconfig'}: {kubeconfig} is no file; correct it, or leave "
                 "it empty to use the pod's own account"
             )
         return KubeconfigTarget(paths=path, context=context)
@@ -212,7 +214,7 @@ def find_api_target(
         return KubeconfigTarget(paths=":".join(paths), context=context)
     if from_environment:
         raise NoApiServer(f"KUBECONFIG: {':'.join(paths)} is no file; correct it, or unset it")
-    raise NoApiServer(_advice(host, folder))
+    raise NoApiServer(_advice(host, folder, option))
 
 
 def server_url(text: str, origin: str) -> str:
@@ -242,15 +244,17 @@ def _expand_home(path: str, environ: Mapping[str, str]) -> str:
     return f"{home}{path[1:]}" if path.startswith("~/") and home else path
 
 
-def _advice(host: str, folder: str) -> str:
+def _advice(host: str, folder: str, option: str) -> str:
+    source = option or "api.kubeconfig"
     if host:
         return (
             f"in a pod, but there is no {folder}/token: give the pod a ServiceAccount and leave "
-            "automountServiceAccountToken on, or name a kubeconfig with api.kubeconfig"
+            f"automountServiceAccountToken on, or name a kubeconfig with {source}"
         )
     return (
         "no API server: not in a pod (KUBERNETES_SERVICE_HOST is not set), and no kubeconfig in "
-        "api.kubeconfig, KUBECONFIG or ~/.kube/config; name one, or run with --standalone"
+        f"{source}, KUBECONFIG or ~/.kube/config; name one"
+        f"{'' if option else ', or run with --standalone'}"
     )
 
 

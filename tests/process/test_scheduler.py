@@ -388,6 +388,23 @@ def test_wrong_settings_are_one_line_and_status_2(tmp_path: Path) -> None:
         assert outcome.stderr.count("\n") == 1
 
 
+def test_a_missing_api_server_is_one_line_with_the_options_that_there_are(tmp_path: Path) -> None:
+    for more, message in (((), "no API server"), (("--kubeconfig", "/none"), "/none is no file")):
+        outcome = subprocess.run(
+            [sys.executable, "-m", "plugins.scheduler.cli", "run", *more],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env={"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+            check=False,
+            timeout=PATIENCE_S,
+        )
+        assert (outcome.returncode, message in outcome.stderr) == (3, True), outcome.stderr
+        assert "--kubeconfig" in outcome.stderr
+        assert "--standalone" not in outcome.stderr
+        assert "api.kubeconfig" not in outcome.stderr
+
+
 def put_topology(api: ApiServer) -> None:
     detail = [{"id": cpu, "core": cpu // 2, "socket": 0, "node": cpu // 8} for cpu in range(16)]
     resources = [

@@ -275,7 +275,7 @@ async def serve(settings: SchedulerSettings, listen: tuple[str, int], kubeconfig
     clock = SystemClock()
     certificates = tls_files(settings.tls)
     context = None if certificates is None else tls_context(certificates)
-    target = find_api_target(os.environ, kubeconfig)
+    target = find_api_target(os.environ, kubeconfig, option="--kubeconfig")
     session = await open_session(target, clock, os.environ)
     lease = settings.leader_election
     address = None
