@@ -5,6 +5,7 @@ Rules and texts are those of Koordinator's `pkg/scheduler/plugins/deviceshare/ut
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Literal, TypeVar
@@ -14,7 +15,7 @@ import msgspec
 from agent.errors import AgentError
 from agent.snapshot.allocation import AllocatedDevice
 from agent.wire_formats.json_values import JSON_ERRORS
-from agent.wire_formats.quantities import parse_quantity
+from agent.wire_formats.quantities import parse_amount
 from plugins.scheduler.devices.device_table import (
     FPGA,
     GPU,
@@ -156,8 +157,13 @@ class PartitionSpec(msgspec.Struct, frozen=True, rename="camel"):
     def bandwidth(self) -> int | None:
         """Return the least bandwidth; `None`: any."""
         text = self.ring_bus_bandwidth
-        quantity = None if text is None else parse_quantity(str(text))
-        return None if quantity is None else quantity.value
+        amount = None if text is None else parse_amount(str(text))
+        return None if amount is None else math.ceil(amount)
+
+    @property
+    def is_readable(self) -> bool:
+        """Return whether a bandwidth, if there is one, is a quantity."""
+        return self.ring_bus_bandwidth is None or self.bandwidth is not None
 
 
 NO_HINT = Hint()
@@ -222,6 +228,11 @@ def device_request(
     if not by_kind:
         return None
     hints = _decode(_HINTS, annotations.get(ALLOCATE_HINT), "DeviceAllocateHint") or {}
+    partition = _decode(_PARTITION, annotations.get(PARTITION_SPEC), "GPUPartitionSpec")
+    if partition is not None and not partition.is_readable:
+        text = str(partition.ring_bus_bandwidth)[:200]
+        message = f"invalid GPUPartitionSpec annotation, err: ringBusBandwidth {text!r}"
+        raise InvalidRequest(f"{message} is no quantity")
     kinds = []
     for kind in KINDS:
         if kind in by_kind:
@@ -235,7 +246,7 @@ def device_request(
         kinds=tuple(kinds),
         hints=hints,
         joint=_decode(_JOINT, annotations.get(JOINT_ALLOCATE), "DeviceJointAllocate"),
-        partition=_decode(_PARTITION, annotations.get(PARTITION_SPEC), "GPUPartitionSpec"),
+        partition=partition,
         isolation_provider=labels.get(ISOLATION_LABEL, ""),
         resources=tuple(sorted(name for of_kind in by_kind.values() for name in of_kind)),
     )

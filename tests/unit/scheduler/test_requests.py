@@ -101,6 +101,20 @@ def test_a_partition_spec_is_read() -> None:
     assert request.partition.bandwidth == 200 * GIB
 
 
+@pytest.mark.parametrize("bandwidth", ['"200GBps"', '""', '"a lot"'])
+def test_a_bandwidth_that_is_no_quantity_refuses_the_pod(bandwidth: str) -> None:
+    with pytest.raises(InvalidRequest, match="invalid GPUPartitionSpec annotation, err: "):
+        device_request({PERCENT: 200}, {SPEC: f'{{"ringBusBandwidth":{bandwidth}}}'})
+
+
+def test_no_partition_has_a_bandwidth_of_more_than_63_bits() -> None:
+    request = device_request({PERCENT: 200}, {SPEC: '{"ringBusBandwidth":"1e30"}'})
+    assert request is not None
+    assert request.partition is not None
+    assert request.partition.bandwidth is not None
+    assert request.partition.bandwidth > 1 << 63
+
+
 @pytest.mark.parametrize(
     ("key", "name"),
     [
