@@ -9,6 +9,7 @@ from agent.wire_formats.quantities import format_binary
 from plugins.scheduler.cluster_state import AssignedPod
 from plugins.scheduler.devices.allocator import NodeState
 from plugins.scheduler.devices.device_table import GPU_MEMORY, Amounts, NodeDevice
+from plugins.scheduler.devices.device_usage import minors_by_id
 
 
 def node_summary(state: NodeState, pods: Iterable[AssignedPod]) -> JsonDict:
@@ -34,7 +35,7 @@ def node_summary(state: NodeState, pods: Iterable[AssignedPod]) -> JsonDict:
         "deviceTotalDetail": total,
         "deviceFreeDetail": free,
         "deviceUsedDetail": used,
-        "allocateSet": _allocations(pods),
+        "allocateSet": _allocations(state, pods),
     }
 
 
@@ -42,15 +43,20 @@ def _details(state: NodeState, device: NodeDevice) -> tuple[Amounts, Amounts, Am
     return device.total, state.usage.free(device), state.usage.used(device)
 
 
-def _allocations(pods: Iterable[AssignedPod]) -> JsonDict:
-    """Return the allocations of pods by kind, pod and minor."""
+def _allocations(state: NodeState, pods: Iterable[AssignedPod]) -> JsonDict:
+    """Return the allocations of pods by kind, pod and present minor.
+
+    A device that the node does not have is named as in the allocation.
+    """
+    minors = minors_by_id(state.table)
     by_kind: dict[str, JsonDict] = {}
     for pod in pods:
         for entry in pod.allocation:
             name = f"{pod.key.namespace}/{pod.key.name}"
             of_pod = by_kind.setdefault(entry.type, {}).setdefault(name, {})
             if isinstance(of_pod, dict):
-                of_pod[str(entry.minor)] = _texts(dict(entry.resources))
+                minor = minors.get((entry.type, entry.id), entry.minor)
+                of_pod[entry.id if minor is None else str(minor)] = _texts(dict(entry.resources))
     return dict(by_kind)
 
 

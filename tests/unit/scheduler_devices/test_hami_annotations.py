@@ -24,6 +24,7 @@ from plugins.scheduler.devices.hami_annotations import decode_hami_allocation
 from plugins.scheduler.numa.cpu_request import pod_request
 from plugins.scheduler.pod_object import PodKey, SchedulerPod, SchedulerPodObject
 from plugins.scheduler.server.cluster_feed import PodChanges, counted_pod
+from plugins.scheduler.server.summaries import node_summary
 from tests.unit.scheduler.vectors import CARD_BYTES, NODES
 
 VGPU = "hami.io/vgpu-devices-allocated"
@@ -114,6 +115,20 @@ def test_cards_that_hami_gave_are_used_in_both_forms_of_memory() -> None:
     assert fits(state, {GPU_CORE: 70, GPU_MEMORY_RATIO: 50})
     assert not fits(state, {GPU_CORE: 71, GPU_MEMORY_RATIO: 10})
     assert not fits(state, {GPU_MEMORY: CARD_BYTES // 2 + MIB * 2})
+
+
+def test_the_summary_of_a_node_names_each_card_of_a_pod_by_its_minor() -> None:
+    state, _ = cluster({VGPU: "GPU-2,NVIDIA,1024,10:GPU-5,NVIDIA,2048,20:GPU-gone,NVIDIA,1,1:;"})
+    summary = node_summary(state.state("a"), state.pods_of("a"))
+    assert summary["allocateSet"] == {
+        GPU: {
+            "ns/h": {
+                "2": {GPU_CORE: "10", GPU_MEMORY: "1Gi"},
+                "5": {GPU_CORE: "20", GPU_MEMORY: "2Gi"},
+                "GPU-gone": {GPU_CORE: "1", GPU_MEMORY: "1Mi"},
+            }
+        }
+    }
 
 
 def test_the_devices_are_free_again_when_the_pod_is_gone_and_others_never_counted() -> None:
