@@ -98,16 +98,19 @@ def read_slo_file(path: str) -> NodeSloView:
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_SLO_BYTES + 1)
-        if len(data) > MAX_SLO_BYTES:
-            raise BadConfig(f"--slo {path}: more than {MAX_SLO_BYTES} bytes")
-        document = decode_yaml(data, MAX_DEPTH)  # JSON is YAML
     except OSError as error:
         remedy = "name a NodeSLO in JSON or YAML that this user can read"
         raise BadConfig(f"--slo {path}: {error.strerror}; {remedy}") from error
+    if len(data) > MAX_SLO_BYTES:
+        raise BadConfig(f"--slo {path}: more than {MAX_SLO_BYTES} bytes")
+    try:
+        document = decode_yaml(data, MAX_DEPTH)  # JSON is YAML
     except ValueError as error:
         raise BadConfig(f"--slo {path}: {str(error)[:200]}") from error
     if not isinstance(document, dict) or not ("spec" in document or "kind" in document):
         raise BadConfig(f"--slo {path}: no NodeSLO: it has neither kind nor spec")
+    if document.get("kind", "NodeSLO") != "NodeSLO":
+        raise BadConfig(f"--slo {path}: no NodeSLO: its kind is {str(document['kind'])[:80]!r}")
     view = build_slo_view(document, NodeSloView())
     if view.problem:
         raise BadConfig(f"--slo {path}: {view.problem}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from agent.access.agent_settings import check_access
 from agent.cli.output import print_rows
 from agent.cli.parser import build_parser
+from agent.config.address import listen_addresses
 from agent.config.reference import effective_rows, reference_rows
 from agent.config.sources import choose_file, load_settings
 from agent.deviceplugin.allocator import Allocator
@@ -65,6 +66,7 @@ def _check_settings_file(file: Path) -> int:
         settings = load_settings(file, {}, {}, vendor_descriptions()).settings
         vendors = load_enabled_vendors(settings)
         Allocator(settings.device_plugin, vendors)
+        listen_addresses(settings.metrics)
         check_access(settings.metrics)
         numa_overrides(settings)
     except BadConfig as error:

@@ -26,7 +26,7 @@ from agent.app.lock import NodeLock, describe_process, stop_signals, wait_for_lo
 from agent.cli.options import command_settings_with_origins, pod_list_file
 from agent.clock import SystemClock
 from agent.command_line import ExitStatus
-from agent.config.address import ListenAddress, parse_listen_address
+from agent.config.address import ListenAddress, listen_addresses
 from agent.config.settings import MetricsSettings, Settings
 from agent.config.sources import LoadedSettings
 from agent.errors import AgentError, BadConfig
@@ -100,15 +100,6 @@ def unused_settings_notice(host_source: HostSource, origins: Mapping[str, str]) 
     if host_source.spec is None or not keys:
         return ""
     return f"Without effect on a recorded host: {', '.join(f'{k} ({origins[k]})' for k in keys)}."
-
-
-def listen_addresses(settings: Settings) -> tuple[ListenAddress, ...]:
-    """Return the listen addresses; raises `BadConfig`."""
-    metrics = settings.metrics
-    addresses = [parse_listen_address(metrics.listen)]
-    if metrics.page_listen:
-        addresses.append(parse_listen_address(metrics.page_listen, "metrics.page_listen"))
-    return tuple(addresses)
 
 
 def read_access_rules(
@@ -195,7 +186,7 @@ def _once(arguments: argparse.Namespace) -> int:
 def _serve(arguments: argparse.Namespace, stop: StartupSignals) -> int:
     loaded = command_settings_with_origins(arguments)
     settings = loaded.settings
-    listen = listen_addresses(settings)
+    listen = listen_addresses(settings.metrics)
     access = read_access_rules(settings, listen, is_standalone=arguments.standalone)
     vendors = load_enabled_vendors(settings)
     host_source, notice = choose_host(arguments, vendors, settings)

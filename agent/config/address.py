@@ -6,6 +6,7 @@ import ipaddress
 
 import msgspec
 
+from agent.config.settings import MetricsSettings
 from agent.errors import BadConfig
 
 MAX_PORT, MAX_PORT_DIGITS = 65535, 5
@@ -47,3 +48,11 @@ def parse_listen_address(text: str, key: str = "metrics.listen") -> ListenAddres
     if not colon or not host or not digits or int(port) > MAX_PORT:
         raise BadConfig(f"{key}: {text!r} is not HOST:PORT, as 127.0.0.1:9316 is")
     return ListenAddress(host, int(port))
+
+
+def listen_addresses(metrics: MetricsSettings) -> tuple[ListenAddress, ...]:
+    """Return the addresses of metrics and page; raise `BadConfig`."""
+    addresses = [parse_listen_address(metrics.listen)]
+    if metrics.page_listen:
+        addresses.append(parse_listen_address(metrics.page_listen, "metrics.page_listen"))
+    return tuple(addresses)

@@ -193,7 +193,7 @@ def test_the_reason_of_a_failed_call_is_a_text(error: OSError, text: str) -> Non
     assert failure_text(error).startswith(text)
 
 
-def test_settings_of_access_that_do_not_fit_are_an_invalid_file(
+def test_settings_with_which_the_agent_does_not_start_are_an_invalid_file(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (check,) = (command for command in COMMANDS if str(command) == "xpu-agent config check")
@@ -201,6 +201,9 @@ def test_settings_of_access_that_do_not_fit_are_an_invalid_file(
     for text, message in (
         ("metrics: {tls: {client_auth: require}}", "metrics.tls: needs a certificate"),
         ("metrics: {auth: {audiences: [a]}}", "metrics.auth.audiences: without effect"),
+        ("metrics: {listen: 9316}", "metrics.listen: must be text"),
+        ("metrics: {listen: ':9316'}", "metrics.listen: ':9316' is not HOST:PORT"),
+        ("metrics: {page_listen: here}", "metrics.page_listen: 'here' is not HOST:PORT"),
     ):
         config.write_text(text)
         status = check.main(["config", "check", str(config)])

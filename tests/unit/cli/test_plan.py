@@ -234,12 +234,20 @@ def test_pods_that_would_be_evicted_are_named_with_the_rule(
     assert "default/batch" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text", ["[", "a: 1", "- 1", "spec: []", "\0"])
+@pytest.mark.parametrize("text", ["[", "a: 1", "- 1", "spec: []", "\0", "kind: PodList\nitems: []"])
 def test_a_file_that_is_no_node_slo_is_wrong_use(tmp_path: Path, text: str) -> None:
     file = tmp_path / "slo.yaml"
     file.write_text(text)
     with pytest.raises(BadConfig, match=str(file)):
         command.read_slo_file(str(file))
+
+
+def test_a_node_slo_that_is_too_large_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "slo.yaml"
+    file.write_bytes(b" " * (command.MAX_SLO_BYTES + 1))
+    with pytest.raises(BadConfig) as refused:
+        command.read_slo_file(str(file))
+    assert str(refused.value) == f"--slo {file}: more than {command.MAX_SLO_BYTES} bytes"
 
 
 def test_a_bug_of_a_strategy_is_bad_news(
