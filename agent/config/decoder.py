@@ -21,13 +21,20 @@ def spelling_hint(name: str, names: Iterable[str]) -> str:
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return False
+
+
 def _decode_number(value: object, kind: type, key: str, rule: SettingRule) -> float | int:
     if isinstance(value, str):
         try:
             value = float(value)
         except ValueError:
             value = None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
         raise BadConfig(f"{key}: must be a number")
     if kind is int and value != int(value):
         raise BadConfig(f"{key}: must be a whole number")
@@ -47,12 +54,19 @@ def _decode_switch(value: object, key: str) -> bool:
     raise BadConfig(f"{key}: must be true or false")
 
 
+def _check_printable(value: str, key: str) -> None:
+    """Raise `BadConfig` for line ends, control characters and bytes that are no UTF-8."""
+    if not value.isprintable():
+        raise BadConfig(f"{key}: {value[:80]!r} has a character that cannot be printed")
+
+
 def _decode_text(value: object, key: str, rule: SettingRule) -> str:
     if isinstance(value, bool) and ("on" if value else "off") in rule.choices:
         value = "on" if value else "off"  # YAML 1.1 reads on and off as booleans
     if not isinstance(value, str):
         hint = ": put the word in quotes" if isinstance(value, bool) else ""
         raise BadConfig(f"{key}: must be text{hint}")
+    _check_printable(value, key)
     if rule.choices and value not in rule.choices:
         allowed = ", ".join(rule.choices)
         raise BadConfig(
@@ -70,6 +84,8 @@ def _decode_texts(value: object, key: str) -> tuple[str, ...]:
     items = tuple(str(part).strip() for part in value)
     if "" in items:
         raise BadConfig(f"{key}: item {items.index('') + 1} is empty; remove it")
+    for item in items:
+        _check_printable(item, key)
     return items
 
 

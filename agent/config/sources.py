@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from agent.config.decoder import decode_section
 from agent.config.settings import Settings, settings_type
 from agent.errors import BadConfig
 from agent.snapshot.vendor import VendorDescription
+from agent.wire_formats.plain_yaml import decode_settings_yaml
 
 
 def decode_settings(data: object, vendors: Iterable[VendorDescription] = ()) -> Settings:
@@ -48,13 +48,7 @@ def read_settings_file(path: Path) -> Mapping[str, object]:
         raise BadConfig(f"{path}: {error.strerror}; {NAME_A_FILE}") from error
     if len(text) > MAX_FILE_BYTES:
         raise BadConfig(f"{path}: larger than {MAX_FILE_BYTES} bytes")
-    try:
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        problem = " ".join(str(getattr(error, "problem", error)).split())
-        raise BadConfig(f"{path}{line}: not YAML: {problem}") from error
+    data = decode_settings_yaml(text, str(path))
     if data is None:
         return {}
     if not isinstance(data, dict):

@@ -20,6 +20,7 @@ from agent.errors import AgentError, ParseError
 from agent.snapshot.cluster import NodeView
 from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
 from agent.wire_formats.json_values import JSON_ERRORS, JsonDict
+from agent.wire_formats.plain_yaml import decode_yaml_documents
 from agent.wire_formats.resource_status import RESOURCE_STATUS
 from plugins.scheduler.cluster_state import AssignedPod, ClusterState, Plan
 from plugins.scheduler.decisions import DecisionMaker, NodeAnswer, designate
@@ -49,6 +50,7 @@ B = TypeVar("B")
 V = TypeVar("V")
 
 MAX_FILE_BYTES = 64 << 20
+MAX_DEPTH = 64
 MAX_DOCUMENTS = 200_000
 TOLERATED_KINDS = ("ClusterNetworkTopology",)
 NO_LOAD_SCORE = "NodeMetrics are not used: load_score is off in the settings (--config)"
@@ -501,7 +503,7 @@ def load_documents(path: Path) -> Iterator[Mapping[str, object]]:
     if len(data) > MAX_FILE_BYTES:
         raise ClusterFilesError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB")
     try:
-        loaded = list(yaml.load_all(data, Loader=_LOADER))
+        loaded = decode_yaml_documents(data, MAX_DEPTH)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -528,6 +530,3 @@ def _flatten(path: Path, documents: Iterable[object]) -> Iterator[Mapping[str, o
             )
         else:
             yield document
-
-
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -12,6 +12,7 @@ import yaml
 from msgspec import Meta
 
 from agent.errors import BadConfig
+from agent.wire_formats.plain_yaml import decode_settings_yaml
 from agent.wire_formats.quantities import parse_quantity
 from plugins.scheduler.devices.allocator import Rules
 from plugins.scheduler.devices.requests import SHARED_TEMPLATES, SharedTemplates
@@ -151,14 +152,9 @@ def load_settings(path: str) -> SchedulerSettings:
         raise BadConfig(f"{path}: {error.strerror}; {remedy}") from error
     if len(data) > MAX_FILE_BYTES:
         raise BadConfig(f"{path}: larger than {MAX_FILE_BYTES} bytes")
+    loaded = decode_settings_yaml(data, path)
     try:
-        loaded = yaml.safe_load(data) or {}
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        raise BadConfig(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from error
-    try:
-        settings = msgspec.convert(loaded, SchedulerSettings)
+        settings = msgspec.convert({} if loaded is None else loaded, SchedulerSettings)
     except msgspec.ValidationError as error:
         raise BadConfig(f"{path}: {error}") from error
     try:

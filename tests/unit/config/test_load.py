@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agent.config.reference import effective_rows, reference_rows, setting_entries, setting_value
 from agent.config.settings import Settings, settings_type
-from agent.config.sources import DEFAULT_FILE, choose_file, load_settings
+from agent.config.sources import DEFAULT_FILE, choose_file, load_settings, read_settings_file
 from agent.errors import BadConfig
 from tests.vendors import DESCRIPTIONS, decode
 
@@ -52,6 +52,17 @@ def test_environment_wins_over_file_and_flag_over_both(tmp_path: Path) -> None:
         ("collect: {pods: 3}", "collect.pods: must be true or false"),
         ("collect: 5", "collect: must be a mapping"),
         ("discovery: {numa_overrides: {a: 1}}", "numa_overrides: must be a list of mappings"),
+        pytest.param(
+            f"collect: {{interval_s: {'9' * 400}}}",
+            "collect.interval_s: must be a number",
+            id="a number beyond every float",
+        ),
+        ("node:\n  state_dir: |\n    /a\n", r"node.state_dir: '/a\n' has a character that cannot"),
+        (
+            "metrics: {client: 1}\nmetrics: {pods: false}",
+            "config.yaml:2: not YAML: 'metrics' is th",
+        ),
+        ("metrics:\n  pods: true\n  pods: false", "config.yaml:3: not YAML: 'pods' is there twice"),
         ("- a", "must be a mapping of sections"),
         ("a: [", "config.yaml:1: not YAML"),
     ],
@@ -60,6 +71,25 @@ def test_a_wrong_file_is_refused_with_the_key(tmp_path: Path, text: str, message
     with pytest.raises(BadConfig) as refused:
         load_settings(written(tmp_path, text), {}, {}, DESCRIPTIONS)
     assert message in str(refused.value)
+
+
+def test_a_key_beside_a_merged_mapping_with_the_same_key_is_no_repetition(tmp_path: Path) -> None:
+    text = """
+metrics: &on {pods: true}
+publish: {device: true}
+collect: &off
+  <<: *on
+  pods: false
+page: {<<: *off}
+"""
+    read = read_settings_file(written(tmp_path, text))
+    assert (read["collect"], read["page"]) == ({"pods": False}, {"pods": False})
+
+
+def test_a_variable_that_is_no_text_is_refused() -> None:
+    variables = {"XPU_AGENT_NODE__NAME": "a\udcff"}
+    with pytest.raises(BadConfig, match=r"node\.name: .* has a character that cannot be printed"):
+        load_settings(None, variables, {}, DESCRIPTIONS)
 
 
 def test_a_wrong_variable_is_refused_with_its_name() -> None:

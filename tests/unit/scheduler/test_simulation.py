@@ -213,6 +213,7 @@ def test_fragmentation_is_the_part_of_free_gpus_that_pods_of_a_size_cannot_use()
         (b"kind: Node\nmetadata: 5\n", "Node"),
         (b"kind: Pod\nmetadata: {name: 5}\n", "pod: ValidationError"),
         (b"\xff\xfe\x00", ""),
+        (b"[" * 100_000, "too deep"),
     ],
 )
 def test_files_that_are_no_cluster_are_refused_in_one_line(

@@ -64,6 +64,8 @@ def test_models_of_a_file_are_not_shared(tmp_path: Path) -> None:
         ("shared_templates: {m: {t: {huawei.com/npu-core: many}}}", "m.t.huawei.com/npu-core"),
         ("shared_templates: {m: {t: {huawei.com/npu-core: -1}}}", "-1 is no amount"),
         ("shared_templates: {m: [t]}", "shared_templates"),
+        ("[]", "Expected `object`"),
+        ("tls: {cert_file: a}\ntls: {key_file: b}", "'tls' is there twice"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused_by_name(
