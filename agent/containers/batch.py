@@ -20,6 +20,7 @@ from agent.snapshot.container import (
 )
 from agent.snapshot.node import NodeSnapshot, SnapshotMemo
 from agent.snapshot.pod import PodView
+from agent.wire_formats.annotations import QOS_LABEL
 from agent.wire_formats.extended_resource_spec import (
     EXTENDED_SPEC,
     MAX_BYTES,
@@ -27,6 +28,8 @@ from agent.wire_formats.extended_resource_spec import (
     ExtendedResourceSpec,
     parse_extended_resource_spec,
 )
+
+BEST_EFFORT = "BE"  # Koordinator's class of pods that request batch resources
 
 
 def is_limited_by_class(snapshot: NodeSnapshot, *, reacts_to_pressure: bool) -> bool:
@@ -85,8 +88,27 @@ def _resources(
     )
 
 
+def requested_batch(pod: PodView) -> ExtendedResourceSpec:
+    """Return the batch resources of a pod's spec by container, as its annotation would have them.
+
+    Koordinator's webhook writes the annotation, and a cluster may be without it.
+    """
+    return {
+        one.name: BatchAmounts(
+            request_milli=one.batch_cpu_milli or 0,
+            limit_milli=one.batch_cpu_limit_milli or 0,
+            limit_bytes=one.batch_memory_limit_bytes or 0,
+        )
+        for one in pod.resources or ()
+        if one.runs_beside_others and (one.batch_cpu_milli or one.batch_memory_bytes)
+    }
+
+
 class BatchHook:
-    """Sets the batch resources of a best-effort pod's annotation, unknown to Kubernetes."""
+    """Sets the batch resources of a best-effort pod, unknown to Kubernetes.
+
+    They are those of its annotation. Without one they are those of its spec, once it is listed.
+    """
 
     name = "batch_resources"
     stages = frozenset({HookStage.RUN_POD, HookStage.CREATE, HookStage.UPDATE, HookStage.RECONCILE})
@@ -102,13 +124,24 @@ class BatchHook:
                 pod.uid: _running_names(pod, now.runtime.value.containers) for pod in now.pods.value
             },
         )
+        self._requested: SnapshotMemo[Mapping[str, ExtendedResourceSpec]] = SnapshotMemo(
+            lambda now: (now.pods.value,),
+            lambda now: {
+                pod.uid: requested_batch(pod)
+                for pod in now.pods.value
+                if pod.label(QOS_LABEL) == BEST_EFFORT and pod.annotation(EXTENDED_SPEC) is None
+            },
+        )
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
         """Return the values of a container, or of the pod."""
-        text = request.pod.annotation(EXTENDED_SPEC)
-        if text is None or qos_label(request.pod) != "BE":
+        if qos_label(request.pod) != BEST_EFFORT:
             return NO_ADJUSTMENT
-        spec = parse_extended_resource_spec(text)
+        text = request.pod.annotation(EXTENDED_SPEC)
+        if text is not None:
+            spec = parse_extended_resource_spec(text)
+        else:
+            spec = self._requested(snapshot).get(request.pod.uid, {})
         ratio = self._ratio.get(snapshot)
         by_class = is_limited_by_class(snapshot, reacts_to_pressure=self._reacts_to_pressure)
         if request.container is None:

@@ -316,23 +316,31 @@ def _resource_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
         by_name = {one.name: one for one in pod.resources or ()}
         for container in pod.containers:
             names = (pod.namespace, pod.name, pod.uid, container.name, _container_id(container))
-            for resource, amount in _resold_amounts(by_name.get(container.name)):
-                values = (*names, resource, _RESOLD[resource])
-                yield "container_resource_requests", values, amount
-                yield "container_resource_limits", values, amount
+            for family, resource, amount in _resold_amounts(by_name.get(container.name)):
+                yield family, (*names, resource, _RESOLD[resource]), amount
 
 
-def _resold_amounts(resources: ContainerResources | None) -> Iterator[tuple[str, int]]:
-    if resources is not None:
-        amounts = (
-            resources.batch_cpu_milli,
-            resources.batch_memory_bytes,
-            resources.mid_cpu_milli,
-            resources.mid_memory_bytes,
-        )
-        for resource, amount in zip(_RESOLD, amounts, strict=True):
-            if amount is not None:
-                yield resource, amount
+def _resold_amounts(resources: ContainerResources | None) -> Iterator[tuple[str, str, int]]:
+    """Yield family, resource and amount."""
+    if resources is None:
+        return
+    requests = (
+        resources.batch_cpu_milli,
+        resources.batch_memory_bytes,
+        resources.mid_cpu_milli,
+        resources.mid_memory_bytes,
+    )
+    limits = (
+        resources.batch_cpu_limit_milli,
+        resources.batch_memory_limit_bytes,
+        resources.mid_cpu_limit_milli,
+        resources.mid_memory_limit_bytes,
+    )
+    for resource, request, limit in zip(_RESOLD, requests, limits, strict=True):
+        if request is not None:
+            yield "container_resource_requests", resource, request
+        if limit is not None:
+            yield "container_resource_limits", resource, limit
 
 
 def _container_id(container: ContainerView) -> str:

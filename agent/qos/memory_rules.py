@@ -107,8 +107,10 @@ def container_amounts(container: QosContainer, label: str) -> MemoryAmounts:
     """Return the amounts of a container; those of pods labelled BE are batch memory."""
     resources = container.resources
     if label == "BE":
-        batch = resources.batch_memory_bytes or 0
-        return MemoryAmounts(request=batch, limit=batch or UNLIMITED)
+        return MemoryAmounts(
+            request=resources.batch_memory_bytes or 0,
+            limit=resources.batch_memory_limit_bytes or UNLIMITED,
+        )
     return MemoryAmounts(
         request=resources.memory_request_bytes or 0,
         limit=resources.memory_limit_bytes or UNLIMITED,
@@ -122,7 +124,7 @@ def pod_amounts(pod: QosPod) -> MemoryAmounts | None:
     running = [resource for resource in pod.view.resources if resource.runs_beside_others]
     if pod.label == "BE":
         request = sum(one.batch_memory_bytes or 0 for one in running)
-        limits = [one.batch_memory_bytes or 0 for one in running]
+        limits = [one.batch_memory_limit_bytes or 0 for one in running]
     else:
         request = int(pod.view.compute_request.memory_bytes)
         limits = [one.memory_limit_bytes or 0 for one in running]

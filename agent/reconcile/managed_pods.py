@@ -28,6 +28,7 @@ class ManagedPod(msgspec.Struct, frozen=True, kw_only=True):
     pod: PodSandbox  # with the cluster's current labels and annotations, if it has reported them
     cgroup: str
     containers: tuple[ManagedContainer, ...] = ()  # the sandbox first
+    is_listed: bool = False  # by the cluster or the kubelet: hooks may find its requests
 
 
 class ManagedPods:
@@ -80,6 +81,7 @@ def _managed_pod(
         pod=pod_sandbox,
         cgroup=pod.cgroup,
         containers=_containers(pod, pod_sandbox, runtime.containers),
+        is_listed=bool(pod.name),
     )
 
 

@@ -66,8 +66,8 @@ class ComputeRequest(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerResources(msgspec.Struct, frozen=True, kw_only=True):
     """Requests and limits of one container of a pod's spec; `None`: not set.
 
-    Batch and mid resources are Koordinator's: CPU in milli-cores, memory in bytes. As extended
-    resources, their requests and limits are equal.
+    Batch and mid resources are Koordinator's: CPU in milli-cores, memory in bytes. A limit may be
+    larger than the request; without a request, the limit is requested.
     """
 
     name: str
@@ -81,6 +81,10 @@ class ContainerResources(msgspec.Struct, frozen=True, kw_only=True):
     batch_memory_bytes: int | None = None
     mid_cpu_milli: int | None = None
     mid_memory_bytes: int | None = None
+    batch_cpu_limit_milli: int | None = None
+    batch_memory_limit_bytes: int | None = None
+    mid_cpu_limit_milli: int | None = None
+    mid_memory_limit_bytes: int | None = None
 
     @property
     def runs_beside_others(self) -> bool:

@@ -165,11 +165,11 @@ def _compute_request(
     return ComputeRequest(cpu_cores=cpu_cores, memory_bytes=memory_bytes)
 
 
-_EXTENDED_FIELDS = (
-    (BATCH_CPU, "batch_cpu_milli"),
-    ("kubernetes.io/batch-memory", "batch_memory_bytes"),
-    ("kubernetes.io/mid-cpu", "mid_cpu_milli"),
-    ("kubernetes.io/mid-memory", "mid_memory_bytes"),
+_EXTENDED_FIELDS = (  # of the request and of the limit
+    (BATCH_CPU, "batch_cpu_milli", "batch_cpu_limit_milli"),
+    ("kubernetes.io/batch-memory", "batch_memory_bytes", "batch_memory_limit_bytes"),
+    ("kubernetes.io/mid-cpu", "mid_cpu_milli", "mid_cpu_limit_milli"),
+    ("kubernetes.io/mid-memory", "mid_memory_bytes", "mid_memory_limit_bytes"),
 )
 
 
@@ -194,8 +194,9 @@ def _resource_fields(data: bytes) -> Mapping[str, int | None]:
         "memory_limit_bytes": _whole(limits.get("memory")),
     }
     if b"/" in data:
-        for name, field in _EXTENDED_FIELDS:
-            fields[field] = _whole(requests.get(name, limits.get(name)))
+        for name, request, limit in _EXTENDED_FIELDS:
+            fields[request] = _whole(requests.get(name, limits.get(name)))
+            fields[limit] = _whole(limits.get(name))
     return fields
 
 

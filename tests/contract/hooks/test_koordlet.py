@@ -24,6 +24,7 @@ from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import ContainerView, KubeQos, PodView
 from agent.snapshot.slo import NodeSloView
+from agent.wire_formats.extended_resource_spec import EXTENDED_SPEC
 from agent.wire_formats.quantities import parse_amount
 from tests.captures import needs_shared
 from tests.clustered import machine, snapshot
@@ -76,9 +77,14 @@ def sandbox(view: PodView) -> PodSandbox:
     )
 
 
-def node(spec: object) -> NodeSnapshot:
+def without_batch_annotation(view: PodView) -> PodView:
+    """Return the pod of a cluster without Koordinator's webhook."""
+    kept = (pair for pair in view.annotations if pair[0] != EXTENDED_SPEC)
+    return replace(view, annotations=tuple(kept))
+
+
+def node(spec: object, views: tuple[PodView, ...]) -> NodeSnapshot:
     """The two CPUs, the kernel and the NodeSLO of one run."""
-    views = pods()
     entries = snapshot(machine(sockets=1, cores=2, threads=1), pods=views)
     slo = NodeSloView(found=True, slo=overlay_spec(spec).slo)
     return replace(
@@ -88,10 +94,13 @@ def node(spec: object) -> NodeSnapshot:
     )
 
 
-def answers(spec: object) -> Iterator[tuple[PodView, str, Adjustment]]:
+def answers(
+    spec: object, views: tuple[PodView, ...] = ()
+) -> Iterator[tuple[PodView, str, Adjustment]]:
     """Yield each cgroup's adjustment, of pods and containers."""
-    now, modes = node(spec), {hook.name: ON for hook in HOOKS}
-    for view in pods():
+    views = views or pods()
+    now, modes = node(spec, views), {hook.name: ON for hook in HOOKS}
+    for view in views:
         for name in (None, *(container.name for container in view.containers)):
             request = HookRequest(
                 stage=HookStage.RECONCILE,
@@ -143,6 +152,18 @@ def test_every_file_that_koordlet_changed_is_changed_by_a_hook(name: str) -> Non
             own = set(files) & set(FILES)
             own -= {"cpuset.cpus"} if group.partition("/")[0] in best_effort else set()
             assert all(output[group][file] is not None for file in own), group
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_batch_pods_have_the_same_files_with_and_without_their_annotation(name: str) -> None:
+    spec = run_of(name).nodeslo
+    plain = tuple(map(without_batch_annotation, pods()))
+    assert plain != pods()
+    output = [
+        {group: file_values(adjustment) for _, group, adjustment in answers(spec, views)}
+        for views in (pods(), plain)
+    ]
+    assert output[0] == output[1]
 
 
 def test_meaningless_annotations_are_reported_and_change_nothing() -> None:

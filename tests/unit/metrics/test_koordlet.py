@@ -40,7 +40,9 @@ from agent.snapshot.usage import (
 from tests.captures import SHARED, needs_shared
 from tests.factory import NOW_S, pod, snapshot
 
-BATCH = ContainerResources(name="worker-0", batch_cpu_milli=500, mid_memory_bytes=1 << 30)
+BATCH = ContainerResources(
+    name="worker-0", batch_cpu_milli=500, batch_cpu_limit_milli=1000, mid_memory_bytes=1 << 30
+)
 INIT = ContainerResources(name="ended", is_init=True, batch_cpu_milli=9, mid_memory_bytes=9)
 POD = replace(pod(0), resources=(INIT, BATCH))
 ORACLES = ("koordlet-internal-metrics.txt", "koordlet-external-metrics.txt")
@@ -200,18 +202,18 @@ def test_a_figure_of_the_agent_has_koordlets_name(
 
 def test_batch_and_mid_resources_of_a_container_have_the_units_of_each_resource() -> None:
     series = exported(full())
-    amounts = {
-        (labels["container_name"], labels["resource"], labels["unit"], value)
-        for labels, value in series["koordlet_container_resource_requests"]
-    }
-    assert amounts == {
+    requests, limits = (
+        {
+            (labels["container_name"], labels["resource"], labels["unit"], value)
+            for labels, value in series[f"koordlet_container_resource_{kind}"]
+        }
+        for kind in ("requests", "limits")
+    )
+    assert requests == {
         ("worker-0", "kubernetes.io/batch-cpu", "integer", 500.0),
         ("worker-0", "kubernetes.io/mid-memory", "byte", 2.0**30),
     }
-    assert (
-        series["koordlet_container_resource_limits"]
-        == series["koordlet_container_resource_requests"]
-    )
+    assert limits == {("worker-0", "kubernetes.io/batch-cpu", "integer", 1000.0)}
 
 
 def test_a_pod_whose_spec_is_unknown_has_no_resources() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from agent.qos.memory_rules import (
     ANNOTATION,
     DISABLED,
     MemoryAmounts,
+    container_amounts,
     page_cache_values,
     part_of,
     pod_amounts,
@@ -21,7 +24,7 @@ from agent.qos.memory_rules import (
     throttling_limit,
 )
 from agent.qos.strategy import QosPod
-from agent.snapshot.pod import KubeQos
+from agent.snapshot.pod import ContainerResources, KubeQos
 from agent.snapshot.slo import (
     BE_DEFAULTS,
     LSR_DEFAULTS,
@@ -190,18 +193,35 @@ def test_an_annotation_that_is_wrong_is_refused_as_a_whole(text: str) -> None:
         pod_memory_qos(qos_pod(text), OFF)
 
 
+def batch(name: str, request: int, limit: int | None, **more: Any) -> ContainerResources:
+    amounts = {"batch_memory_bytes": request, "batch_memory_limit_bytes": limit}
+    return limited(name, None, **amounts, **more)
+
+
 def test_amounts_of_best_effort_pods_are_batch_memory() -> None:
     view = make_pod(
         "a",
-        limited("x", None, batch_memory_bytes=MI, memory_request_bytes=7),
-        limited("y", None, batch_memory_bytes=2 * MI),
-        limited("side", None, batch_memory_bytes=MI, is_init=True, is_sidecar=True),
-        limited("init", None, batch_memory_bytes=9 * MI, is_init=True),
+        batch("x", MI, 2 * MI, memory_request_bytes=7),
+        batch("y", 2 * MI, 3 * MI),
+        batch("side", MI, MI, is_init=True, is_sidecar=True),
+        batch("init", 9 * MI, 9 * MI, is_init=True),
         label="BE",
         qos=KubeQos.BEST_EFFORT,
     )
     (pod,) = qos_pods((view,))
-    assert pod_amounts(pod) == MemoryAmounts(request=4 * MI, limit=4 * MI)
+    assert pod_amounts(pod) == MemoryAmounts(request=4 * MI, limit=6 * MI)
+    amounts = [container_amounts(container, "BE") for container in pod.containers[:2]]
+    assert amounts == [
+        MemoryAmounts(request=MI, limit=2 * MI),
+        MemoryAmounts(request=2 * MI, limit=3 * MI),
+    ]
+
+
+def test_a_best_effort_pod_with_a_container_without_a_batch_limit_has_none() -> None:
+    view = make_pod("a", batch("x", MI, 2 * MI), batch("y", MI, None), label="BE")
+    (pod,) = qos_pods((view,))
+    assert pod_amounts(pod) == MemoryAmounts(request=2 * MI)
+    assert container_amounts(pod.containers[1], "BE") == MemoryAmounts(request=MI)
 
 
 def test_a_pod_with_an_unlimited_container_has_no_limit() -> None:

@@ -105,6 +105,23 @@ def test_a_pod_that_comes_costs_no_question_about_others_unless_it_holds_cpus(
     assert requested_pods(hook) == ["pod3", "pod1", "pod2"]
 
 
+def test_a_pod_of_the_runtime_is_computed_again_when_its_requests_arrive(
+    clock: ManualClock,
+) -> None:
+    hook = CannedHook()
+    survey, listed = survey_of(hook, clock), pod(1)
+    sandbox = PodSandbox(
+        id=IDS[0], uid=listed.uid, name=listed.name, namespace="default", cgroup_parent=listed.cgroup
+    )
+    runtime = SnapshotPart(RuntimeView(sandboxes={IDS[0]: sandbox}), 1.0)
+    refresh(survey, snapshot(replace(listed, name="", namespace=""), runtime=runtime))
+    assert requested_pods(hook) == ["pod1"]
+    refresh(survey, snapshot(listed, runtime=runtime))
+    assert requested_pods(hook) == ["pod1"]
+    refresh(survey, snapshot(replace(listed), runtime=runtime))
+    assert requested_pods(hook) == []
+
+
 def test_a_change_of_the_node_is_taken_to_all_pods_a_few_in_each_cycle(
     clock: ManualClock,
 ) -> None:

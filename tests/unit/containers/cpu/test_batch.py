@@ -18,14 +18,15 @@ from agent.snapshot.container import (
     RuntimeView,
 )
 from agent.snapshot.host_devices import KernelFeatures
+from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
-from agent.snapshot.pod import ContainerView
+from agent.snapshot.pod import ContainerResources, ContainerView
 from agent.snapshot.slo import NodeSloView
 from agent.wire_formats.annotations import AnnotationError
 from agent.wire_formats.extended_resource_spec import EXTENDED_SPEC, parse_extended_resource_spec
 from tests.clustered import KUBELET
 from tests.clustered import pod as pod_view
-from tests.unit.containers.scene import ask, pod, scene, to_json
+from tests.unit.containers.scene import UID, ask, pod, scene, to_json
 
 GIB = 1 << 30
 QUOTA_POLICY = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
@@ -92,6 +93,49 @@ def test_values(
     hook = BatchHook(NodeRatio())
     request = ask(HookStage.RECONCILE, pod("BE", "BE", annotations), container)
     assert hook.adjust(request, scene(slo, ratio=ratio)).resources == expected
+
+
+def listed(**containers: tuple[int | None, int | None, int | None]) -> NodeSnapshot:
+    """Return a node whose list has the pod, with batch resources in its spec alone."""
+    resources = tuple(
+        ContainerResources(
+            name=name,
+            batch_cpu_milli=milli,
+            batch_cpu_limit_milli=limit,
+            batch_memory_limit_bytes=memory,
+        )
+        for name, (milli, limit, memory) in containers.items()
+    )
+    view = replace(pod_view("p", qos="BE"), uid=UID, resources=resources)
+    return replace(scene(), pods=SnapshotPart((view,), 1.0))
+
+
+@pytest.mark.parametrize("stage", [HookStage.RUN_POD, HookStage.CREATE, HookStage.RECONCILE])
+def test_without_the_annotation_the_amounts_of_the_pod_s_spec_are_set(stage: HookStage) -> None:
+    now = listed(a=(500, 1000, GIB), b=(1000, 2000, 2 * GIB), plain=(None, None, None))
+    hook, sandbox = BatchHook(NodeRatio()), pod("BE", "BE")
+    expected = {
+        None: values(1536, 300000, 3 * GIB),
+        "a": values(512, 100000, GIB),
+        "plain": LinuxResources(),
+    }
+    for container in (None,) if stage is HookStage.RUN_POD else expected:
+        answer = hook.adjust(ask(stage, sandbox, container), now)
+        assert answer.resources == expected[container]
+    others = (pod("LS", "BE"), replace(sandbox, uid="another"))
+    assert all(hook.adjust(ask(stage, one, None), now) == NO_ADJUSTMENT for one in others)
+
+
+def test_a_limit_that_a_pod_s_spec_does_not_set_is_none() -> None:
+    now = listed(a=(500, None, None))
+    answer = BatchHook(NodeRatio()).adjust(ask(HookStage.CREATE, pod("BE", "BE")), now)
+    assert answer.resources == values(512, -1, -1)
+
+
+def test_the_annotation_comes_before_the_pod_s_spec() -> None:
+    now = listed(a=(1, 2, 3), b=(1, 2, 3))
+    answer = BatchHook(NodeRatio()).adjust(ask(HookStage.CREATE, pod("BE", "BE", TWO)), now)
+    assert answer.resources == values(512, 100000, GIB)
 
 
 CPUSET_POLICY = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cpuset"}}
