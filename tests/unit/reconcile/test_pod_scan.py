@@ -111,7 +111,11 @@ def test_a_pod_of_the_runtime_is_computed_again_when_its_requests_arrive(
     hook = CannedHook()
     survey, listed = survey_of(hook, clock), pod(1)
     sandbox = PodSandbox(
-        id=IDS[0], uid=listed.uid, name=listed.name, namespace="default", cgroup_parent=listed.cgroup
+        id=IDS[0],
+        uid=listed.uid,
+        name=listed.name,
+        namespace="default",
+        cgroup_parent=listed.cgroup,
     )
     runtime = SnapshotPart(RuntimeView(sandboxes={IDS[0]: sandbox}), 1.0)
     refresh(survey, snapshot(replace(listed, name="", namespace=""), runtime=runtime))
