@@ -25,7 +25,7 @@ from plugins.shared.call_journal import LibraryCallJournal
 from plugins.shared.library_file import LibraryUnavailable
 from plugins.vendors.ascend.discovery import npu_smi
 from plugins.vendors.ascend.discovery.chip_table import ChipTable
-from plugins.vendors.ascend.discovery.descriptions import cores, describe_vnpu
+from plugins.vendors.ascend.discovery.descriptions import cores, describe_vnpu, place_of
 from plugins.vendors.ascend.discovery.enumeration import ChipEnumeration, ChipEnumerator
 from plugins.vendors.ascend.discovery.inventory import (
     describe_unlisted,
@@ -73,8 +73,8 @@ class AscendSession:
         self._loader = DcmiLoader(host, settings, clock, self._report_slow_call)
         self._npu_smi = npu_smi.NpuSmi(settings.driver_root, clock=clock)
         self._uses_npu_smi = False  # as long as there is no library
-        self._enumerator = ChipEnumerator()
         self._chips = ChipTable(host, context.state_dir, settings.forget_after_s, clock)
+        self._enumerator = ChipEnumerator(self._chips.stored.values())
         self._network = NetworkWatch(clock)
         self._traffic = TrafficWatch(clock)
         self._links = LinkWatch(settings.driver_root, settings.network_tool_interval_s, clock)
@@ -113,10 +113,9 @@ class AscendSession:
 
     def _name_chips(self, devices: Iterable[VendorDevice]) -> None:
         for device in devices:
-            facts = dict(device.facts)
-            card, number = facts.get("card", ""), facts.get("chip", "")
-            if card.isdecimal() and number.isdecimal():
-                self._loader.calls.assign(chip_name(int(card), int(number)), device.key)
+            place = place_of(device)
+            if place is not None:
+                self._loader.calls.assign(chip_name(*place), device.key)
 
     def discover(self) -> Inventory:
         """Describe all chips; a chip that does not answer stays listed and hides no other chip."""

@@ -190,6 +190,60 @@ def test_cards_that_still_boot_are_reported_and_listed_again_later(b3: Machine) 
     assert len([d for d in inventory.devices if d.minor is not None]) == 8
 
 
+NO_DIE = "chip.3.0.die 0:0:0:0:0"
+
+
+@pytest.mark.parametrize("line", [NO_DIE, "call.dcmi_get_device_die_v2.ret -8012"])
+def test_a_chip_that_does_not_tell_its_die_for_a_moment_stays_the_same(
+    b3: Machine, line: str
+) -> None:
+    state = str(b3.folder / "state")
+    with b3.session(state_dir=state) as child:
+        before = child.discover().devices[3]
+        b3.stub.add(line)
+        later = child.discover().devices[3]
+    with b3.session(state_dir=state) as child:
+        restarted = child.discover().devices[3]
+    assert before.uuid == "00000003-00000000-00000000-00000000-00000000"
+    assert {later.uuid, restarted.uuid} == {before.uuid}
+    assert "id-source" not in dict(restarted.facts)
+
+
+def test_another_chip_in_the_place_of_one_is_not_taken_for_it(b3: Machine) -> None:
+    state = str(b3.folder / "state")
+    with b3.session(state_dir=state) as child:
+        child.discover()
+    b3.stub.add(NO_DIE, "chip.3.0.serial 999")
+    with b3.session(state_dir=state) as child:
+        assert child.discover().devices[3].uuid == "npu-3-3"
+
+
+def test_a_size_that_is_implausible_for_a_moment_takes_no_chip_out_of_service(
+    b3: Machine,
+) -> None:
+    b3.stub.add("chip.3.0.name Z9")
+    state = str(b3.folder / "state")
+    with b3.session(state_dir=state) as child:
+        before = child.discover().devices[3]
+        b3.stub.add("chip.3.0.hbm 0")
+        later = child.discover().devices[3]
+    with b3.session(state_dir=state) as child:
+        restarted = child.discover().devices[3]
+    assert before.resources
+    assert later.resources == restarted.resources == before.resources
+
+
+def test_a_chip_that_comes_back_without_its_die_stays_the_same(b3: Machine) -> None:
+    with b3.session() as child:
+        before = child.discover().devices[3]
+        b3.stub.add("chip.3.0.logic", NO_DIE)
+        missing = child.discover()
+        b3.stub.add("chip.3.0.logic 3")
+        later = child.discover().devices[3]
+    assert [problem.reason for problem in missing.problems] == ["DriverError"]
+    assert later.uuid == before.uuid
+
+
 def test_a_die_with_another_number_than_before_the_restart_is_reported(b3: Machine) -> None:
     state = str(b3.folder / "state")
     with b3.session(state_dir=state) as child:

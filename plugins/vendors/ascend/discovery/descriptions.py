@@ -23,6 +23,8 @@ from plugins.vendors.ascend.library.vdev import Vdev
 
 MIB = 1 << 20
 LABEL = "xpu-agent.io/"
+Place = tuple[int, int]  # card and number in the card
+PLACEHOLDER = "placeholder"  # fact `id-source` of a chip without the id of its die
 
 
 class ChipDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,9 +146,30 @@ def _facts(chip: ChipDescription) -> Pairs:
         "serial": chip.facts.serial,
         "board-id": None if chip.facts.board_id is None else f"{chip.facts.board_id:02x}",
         "super-pod": None if pod is None else pod.super_pod_id,
-        "id-source": None if chip.facts.vdie == chip.uuid else "placeholder",
+        "id-source": None if chip.facts.vdie == chip.uuid else PLACEHOLDER,
     }
     return tuple((key, str(value)) for key, value in facts.items() if value is not None)
+
+
+def place_of(device: VendorDevice) -> Place | None:
+    """Return the place of a described chip; `None` if only sysfs had it."""
+    facts = dict(device.facts)
+    card, number = facts.get("card", ""), facts.get("chip", "")
+    return (int(card), int(number)) if card.isdecimal() and number.isdecimal() else None
+
+
+def restore_facts(device: VendorDevice) -> ChipFacts:
+    """Return the facts of a described chip that its identity and its resources depend on."""
+    facts = dict(device.facts)
+    memory = device.memory_bytes // MIB if device.memory_bytes else None
+    has_hbm = facts.get("family") in (*models.WITH_HBM, models.UNKNOWN)
+    return ChipFacts(
+        bus_id=device.bus_id,
+        vdie=None if facts.get("id-source") == PLACEHOLDER else device.uuid,
+        serial=facts.get("serial"),
+        hbm_mb=memory if has_hbm else None,
+        ddr_mb=None if has_hbm else memory,
+    )
 
 
 def _node(host: HostFiles, path: str) -> tuple[DeviceNode, ...]:

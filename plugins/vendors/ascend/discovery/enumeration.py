@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec.structs import asdict, replace
 
 from agent.errors import AgentError
+from agent.snapshot.device import VendorDevice
 from agent.snapshot.inventory import Problem
 from plugins.vendors.ascend.discovery import models
-from plugins.vendors.ascend.discovery.descriptions import ChipDescription, chip_uuid
+from plugins.vendors.ascend.discovery.descriptions import (
+    ChipDescription,
+    Place,
+    chip_uuid,
+    place_of,
+    restore_facts,
+)
 from plugins.vendors.ascend.discovery.sysfs import AscendFunction
 from plugins.vendors.ascend.library import cards
 from plugins.vendors.ascend.library.chip import Chip, logic_id, physical_id
@@ -20,7 +27,6 @@ from plugins.vendors.ascend.library.dcmi import Dcmi
 from plugins.vendors.ascend.library.facts import ChipFacts, read_facts
 
 BAD_ANSWER = "BadDriverAnswer"
-Place = tuple[int, int]  # card and number in the card
 
 
 class ChipEnumeration(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,12 +38,30 @@ class ChipEnumeration(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
 
-class ChipEnumerator:
-    """Lists all chips; a fact that cannot be read now keeps its last value."""
+class _LastFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The last facts of the chip at one place."""
 
-    def __init__(self) -> None:
+    phy: int | None
+    facts: ChipFacts
+    is_restored: bool = False  # from the state file: the chip may have been replaced since then
+
+
+class ChipEnumerator:
+    """Lists all chips; a fact that cannot be read now keeps its last value.
+
+    `stored` are the devices of an earlier process.
+    """
+
+    def __init__(self, stored: Iterable[VendorDevice] = ()) -> None:
         self._handles: dict[Place, Chip] = {}
-        self._before: dict[Place, ChipDescription] = {}
+        # a chip that the driver omits for a while keeps its entry
+        self._before: dict[Place, _LastFacts] = {}
+        for device in stored:
+            place, facts = place_of(device), restore_facts(device)
+            if place is not None:
+                self._before[place] = _LastFacts(
+                    phy=device.vendor_minor, facts=facts, is_restored=True
+                )
 
     def enumerate(self, dcmi: Dcmi, functions: Mapping[str, AscendFunction]) -> ChipEnumeration:
         """List all chips; raises errors of the list of cards, but none of a single chip."""
@@ -57,7 +81,7 @@ class ChipEnumerator:
                 faults.append(Problem(reason="DriverError", message=message))
         chips, problems = _resolve_duplicates(described)
         problems += [_unknown(chip) for chip in chips if chip.family == models.UNKNOWN]
-        self._before = {(chip.card, chip.number): chip for chip in chips}
+        self._before |= {(c.card, c.number): _LastFacts(phy=c.phy, facts=c.facts) for c in chips}
         return ChipEnumeration(
             chips=chips,
             handles={chip.key: self._handles[chip.card, chip.number] for chip in chips},
@@ -70,8 +94,8 @@ class ChipEnumerator:
         logic = logic_id(chip)
         phy = physical_id(chip, logic)
         facts = read_facts(chip)
-        if before is not None and before.phy == phy:
-            facts = _with_last_facts(facts, before.facts, has_faults=bool(chip.faults))
+        if before is not None and before.phy == phy and _is_same_chip(facts, before):
+            facts = _with_last_facts(facts, before.facts)
         if facts.name is None:
             raise BadDriverAnswer("dcmi_get_device_chip_info", "a chip without a name")
         function = functions.get(facts.bus_id or "")
@@ -95,10 +119,17 @@ def _unknown(chip: ChipDescription) -> Problem:
     return Problem(reason="UnknownModel", message=f"{message}: it is granted by its memory only")
 
 
-def _with_last_facts(now: ChipFacts, before: ChipFacts, *, has_faults: bool) -> ChipFacts:
-    """Return the facts; if calls failed, missing facts keep their last value."""
-    if not has_faults:
-        return now
+def _is_same_chip(now: ChipFacts, before: _LastFacts) -> bool:
+    """Return whether the last facts of a place are of the chip that is there now."""
+    last = before.facts
+    if before.is_restored and None in (now.serial, last.serial):
+        return False
+    identities = ((now.serial, last.serial), (now.vdie, last.vdie), (now.bus_id, last.bus_id))
+    return all(a == b for a, b in identities if a is not None and b is not None)
+
+
+def _with_last_facts(now: ChipFacts, before: ChipFacts) -> ChipFacts:
+    """Return the facts; missing ones keep their last value, because no fact of a chip ends."""
     last_facts = asdict(before)
     return replace(now, **{k: last_facts[k] for k, value in asdict(now).items() if value is None})
 
