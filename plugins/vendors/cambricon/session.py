@@ -90,6 +90,8 @@ class CambriconSession:
         self._cndev: Cndev | None = None
         self._file: LibraryFile | None = None  # loaded until the process ends
         self._discovered: dict[int, _DiscoveredMlu] = {}  # by index
+        # by index: cards that the library omits, although their functions are there
+        self._omitted: dict[int, _DiscoveredMlu] = {}
         self._watch = XidWatch(self._health_of, clock)
         self._sampler = CardSampler(clock)
         self._calls: LibraryCallJournal = NO_JOURNAL
@@ -184,9 +186,11 @@ class CambriconSession:
             uuids[(device.uuid or "").removeprefix("MLU-")] = device.key
         for index, error in failed.items():
             self._mark_failed(index, error)
-        self._discovered = {i: k for i, k in self._discovered.items() if i in cards or i in failed}
+        self._set_omitted({*cards, *failed}, functions)
         devices = [entry.device for _, entry in sorted(self._discovered.items())]
-        unlisted = _describe_unlisted(functions, devices)
+        omitted = {k.device.bus_id: k.device for _, k in sorted(self._omitted.items())}
+        unlisted = _describe_unlisted(functions, devices, omitted)
+        uuids |= {d.uuid.removeprefix("MLU-"): d.key for d in unlisted if d.uuid}
         links = find_links(uuids, remotes)
         grouping = self._groups(links)
         self._watch.watch(cndev, {k.device.key: k.card for k in self._discovered.values()})
@@ -210,9 +214,19 @@ class CambriconSession:
 
     def _card_before(self, index: int, card: CndevCard) -> _DiscoveredMlu | None:
         """Return the last state of this card; `None` if another card has its index now."""
-        before = self._discovered.get(index)
+        before = self._discovered.get(index) or self._omitted.get(index)
         uuid = device_id(card.uuid())
         return None if before and uuid and uuid != before.device.uuid else before
+
+    def _set_omitted(self, listed: Collection[int], functions: Collection[str]) -> None:
+        """Move cards between the discovered and the omitted ones; forget removed cards."""
+        cards = self._omitted | self._discovered
+        self._discovered = {i: k for i, k in self._discovered.items() if i in listed}
+        self._omitted = {
+            index: entry
+            for index, entry in cards.items()
+            if index not in self._discovered and entry.device.bus_id in functions
+        }
 
     def _mark_failed(self, index: int, error: AgentError) -> None:
         """Mark a card without a handle as failed, with its last description."""
@@ -333,15 +347,22 @@ def _linked_uuids(card: CndevCard, before: _DiscoveredMlu | None) -> tuple[str, 
 
 
 def _describe_unlisted(
-    functions: Sequence[str], devices: Sequence[VendorDevice]
+    functions: Sequence[str],
+    devices: Sequence[VendorDevice],
+    omitted: Mapping[str | None, VendorDevice],
 ) -> tuple[VendorDevice, ...]:
-    """Describe functions that the library does not list, because a driver starts or failed."""
+    """Describe functions that the library does not list, because a driver starts or failed.
+
+    `omitted` are the cards, by bus id, that it listed earlier: they stay what they were.
+    """
     listed_bus_ids = {device.bus_id for device in devices}
     message = "the driver's library does not list this card"
     unknown = [bus_id for bus_id in functions if bus_id not in listed_bus_ids]
     # a listed card may have no address, so it may be one of the unlisted functions
     missing_count = max(0, len(functions) - len(devices))
-    return tuple(
-        describe_function(bus_id, "DriverError", message, HealthState.FAILED)
-        for bus_id in unknown[:missing_count]
-    )
+    unlisted = []
+    for bus_id in unknown[:missing_count]:
+        device = describe_function(bus_id, "DriverError", message, HealthState.FAILED)
+        before = omitted.get(bus_id)
+        unlisted.append(device if before is None else replace(before, health=device.health))
+    return tuple(unlisted)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent.recording.host_source import open_host
 from agent.snapshot.device import DeviceKind, HealthState
@@ -53,6 +54,35 @@ def test_a_card_that_the_library_does_not_list_is_described_from_sysfs(
     ]
     assert tuple(d.bus_id for d in inventory.devices) == BUSES[:functions]
     assert {d.health.reason for d in later.devices} == {"DeviceHealthy"}
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_card_that_the_library_omits_once_fails_and_stays_what_it_was(
+    count: int, tmp_path: Path
+) -> None:
+    stub = stub_of(tmp_path, *machine(3), "mlu.2.smlu_mode 1", "mlu.2.smlu.1 0:5:1073741824")
+    with session(stub, tree_of(tmp_path, 3)) as child:
+        before = child.discover().devices
+        stub.add(f"count {count}")
+        omitted = child.discover().devices
+        again = child.discover().devices
+        stub.add("count 3", "call.cndevGetUUID.ret 7", "call.cndevGetMemoryUsageV2.ret 7")
+        later = child.discover().devices
+    assert before[2].partitions
+    assert [d.health.reason for d in omitted[count:]] == ["DriverError"] * (3 - count)
+    assert [replace(d, health=b.health) for d, b in zip(omitted, before, strict=True)] == [*before]
+    assert again == omitted
+    assert later == before
+
+
+def test_a_card_whose_number_another_has_now_does_not_keep_it(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(2))
+    with session(stub, tree_of(tmp_path, 2)) as child:
+        child.discover()
+        stub.play("count 1", *card(0, BUSES[1], uuid="00000000-0000-4000-8000-000000000001"))
+        devices = {d.bus_id: d for d in child.discover().devices}
+    assert devices[BUSES[1]].minor == 0
+    assert devices[BUSES[0]].minor is None
 
 
 def test_one_card_without_a_handle_hides_no_other(tmp_path: Path) -> None:
