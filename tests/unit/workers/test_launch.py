@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import resource
-import select
+import selectors
 import signal
 
 import pytest
@@ -44,7 +44,9 @@ def test_a_worker_has_no_file_that_the_agent_left_inheritable() -> None:
     process = launch(spec)
     try:
         os.write(process.stdin, encode_start("fake", spec.settings, events=False))
-        assert select.select([process.stdout], [], [], PATIENCE_S)[0]  # it has answered: it is open
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            assert selector.select(PATIENCE_S), "no answer within the deadline"
         folder = f"/proc/{process.pid}/fd"
         files = {os.readlink(f"{folder}/{number}") for number in os.listdir(folder)}
         assert os.readlink(f"/proc/self/fd/{writing}") not in files
