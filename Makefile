@@ -62,8 +62,9 @@ docs: $(VENV)/dev.stamp   ## what is generated: parts of docs/, dashboards and r
 	$(BIN)/python .ci/write_runbook.py
 	$(BIN)/python .ci/write_observe.py
 
+# Twice as many workers as cores: the tests of processes wait as long as they compute.
 unit: $(VENV)/dev.stamp $(VENV)/proto.stamp system-packages
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n 2 --dist worksteal
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n 4 --dist worksteal
 
 # Small faults, put into a copy of the tree one by one: which do the tests find? About twenty
 # minutes, so not part of `test`. make mutations ARGS="NAME... --jobs 2"
