@@ -205,7 +205,6 @@ def test_another_reader_of_version_1_sees_the_same(groups: Groups) -> None:
     trees = pytest.importorskip("cgroupspy.trees", reason="needs the extra v1-tools")
     groups.make("/poda")
     end(groups.run("/poda", BUSY))
-    use = collector(groups).measure(1.0).pods["a"]
     tree = trees.Tree()
     path = f"{groups.layout.root}/poda".encode()
     controllers = [
@@ -216,10 +215,15 @@ def test_another_reader_of_version_1_sees_the_same(groups: Groups) -> None:
         for controller in controllers
         if controller is not None
     }
+    # The kernel may account for the last moments of a process late: a counter that only grows
+    # is read by the other reader before and after.
+    least_cpu_ns = by_kind["CpuAcctController"].usage
+    use = collector(groups).measure(1.0).pods["a"]
+    most_cpu_ns = by_kind["CpuAcctController"].usage
     stat = by_kind["MemoryController"].stat
     anon = sum(stat[f"total_{key}"] for key in ("inactive_anon", "active_anon", "unevictable"))
     throttling = by_kind["CpuController"].stat
-    assert use.cpu_total_ns == by_kind["CpuAcctController"].usage
+    assert 0 < least_cpu_ns <= use.cpu_total_ns <= most_cpu_ns
     assert use.memory_bytes is not None
     assert abs(use.memory_bytes - anon) <= 1 << 20  # freed pages leave in batches
     assert (use.periods, use.throttled_periods) == (
