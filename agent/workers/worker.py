@@ -57,7 +57,8 @@ from agent.workers.protocol import (
 )
 from agent.workers.tape import MAX_TAPE, TapeSession, parse_tape
 
-EVENTS_WAIT_S = 0.25  # one wait; an orderly end may take this long
+# one wait: each wakes the processor, and an orderly end may take this long
+EVENTS_WAIT_S = 0.5
 EVENTS_MIN_TURN_S = 0.1  # a vendor that returns at once without events must not spin
 EVENTS_RETRY_S = 30.0
 EVENTS_STUCK_S = 60.0  # a wait that takes so much longer than it should is reported, once

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -221,7 +222,9 @@ class XidWatch:
             return
         event = cndev.record("Event")
         try:
-            cndev.wait("cndevEventWait", event_set, ctypes.byref(event), max(1, int(wait_s * 1000)))
+            # rounded up: the rest of a millisecond would wake the thread once more
+            wait_ms = max(1, math.ceil(wait_s * 1000))
+            cndev.wait("cndevEventWait", event_set, ctypes.byref(event), wait_ms)
         except (codes.CndevFault, NotSupported) as error:
             if getattr(error, "code", 0) != codes.TIMED_OUT:
                 self._closed.wait(min(PAUSE_S, max(0.001, wait_s)))

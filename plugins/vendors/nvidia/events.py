@@ -5,6 +5,7 @@ The waiting thread never calls the library: while the library hangs, the kernel 
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import select
@@ -128,7 +129,8 @@ class NvidiaEventWatch:
             remaining_s = deadline_s - self._clock.monotonic()
             if remaining_s <= 0:
                 return ()
-            self._sleep(max(1, int(remaining_s * 1000)))
+            # rounded up: the rest of a millisecond would wake the thread once more
+            self._sleep(math.ceil(remaining_s * 1000))
 
     def _sleep(self, timeout_ms: int) -> None:
         """Sleep until an event arrives; a busy kernel log wakes the thread each `CHATTER_MS`."""

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.clock import ManualClock
 from agent.runbook.entry import FaultCategory, RecommendedAction
 from agent.snapshot.device import DEGRADED, HealthState
-from plugins.vendors.cambricon.health import judge_failed_calls, judge_status
+from plugins.vendors.cambricon.health import XidWatch, judge_failed_calls, judge_status
 from plugins.vendors.cambricon.library.card import MluStatus
+from plugins.vendors.cambricon.library.cndev import Cndev
+from plugins.vendors.cambricon.library.codes import TIMED_OUT, CndevFault
 from plugins.vendors.cambricon.runbook import CambriconRunbook
 from tests.unit.cambricon.cards import machine, session, stub_of, tree_of
 
@@ -47,6 +51,34 @@ def test_an_xid_causes_an_event_only_if_the_card_is_unhealthy() -> None:
     assert judge_status(MluStatus(**{**GOOD, "device": 0}), 47).message.endswith(
         "Xid 0x000000000000002f"
     )
+
+
+class IdleCndev:
+    """A library in which nothing happens: waits take as long as they may."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.waits_ms: list[int] = []
+        self._clock = clock
+
+    def call(self, name: str, *args: object) -> None:
+        """Accept each call."""
+
+    def record(self, _name: str) -> ctypes.c_uint64:
+        return ctypes.c_uint64()
+
+    def wait(self, name: str, _event_set: object, _event: object, timeout_ms: int) -> None:
+        self.waits_ms.append(timeout_ms)
+        self._clock.advance(timeout_ms / 1000)
+        raise CndevFault(name, TIMED_OUT)
+
+
+def test_a_wait_without_events_wakes_the_processor_once() -> None:
+    clock = ManualClock()
+    library = IdleCndev(clock)
+    watch = XidWatch(lambda _key: None, clock)
+    watch.watch(cast("Cndev", library), {})
+    assert watch.wait(0.0205) == ()
+    assert library.waits_ms == [21]
 
 
 @given(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import select
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -15,6 +17,7 @@ from plugins.vendors.nvidia.settings import NvidiaSettings
 from tests.fault.nvml_stub import Stub, gpu, on_live_tree, on_tree
 from tests.unit.nvidia.conftest import BUSES
 
+POLL = select.poll
 SYSTEM = "system driver=570.124.06 cuda=12080"
 GPUS = tuple(gpu(i, bus) for i, bus in enumerate(BUSES))
 FAILED = HealthState.FAILED
@@ -224,6 +227,36 @@ def test_a_storm_in_the_log_causes_few_events(tree: Path, tmp_path: Path) -> Non
     events = [event for _ in range(10) for event in session.events(0.0)]
     session.close()
     assert 1 <= len(events) <= 3
+
+
+class RecordedPoll:
+    """The kernel's poll, which records how long each call might take."""
+
+    timeouts_ms: ClassVar[list[int]] = []
+
+    def __init__(self) -> None:
+        self._poll = POLL()
+
+    def register(self, fd: int, mask: int) -> None:
+        self._poll.register(fd, mask)
+
+    def poll(self, timeout_ms: int) -> list[tuple[int, int]]:
+        self.timeouts_ms.append(timeout_ms)
+        return self._poll.poll(timeout_ms)
+
+
+def test_a_wait_without_events_wakes_the_processor_once(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(select, "poll", RecordedPoll)
+    session = NvidiaSession(
+        LiveHostFiles(str(tree)), NvidiaSettings(library_dirs=(str(tmp_path / "none"),))
+    )
+    RecordedPoll.timeouts_ms.clear()
+    for _ in range(5):
+        assert session.events(0.02) == ()
+    session.close()
+    assert len(RecordedPoll.timeouts_ms) == 5
 
 
 def test_an_error_of_a_switch_concerns_all_cards(tree: Path, tmp_path: Path) -> None:
