@@ -151,7 +151,7 @@ class LatenessHistogram(Protocol):
 class EventLoopMonitor:
     """Measures by how much the event loop is late: a request waits at least that long."""
 
-    def __init__(self, clock: Clock, interval_s: float = 0.1) -> None:
+    def __init__(self, clock: Clock, interval_s: float = 0.25) -> None:
         self._clock = clock
         self._interval_s = interval_s
         self.last_beat_s: float | None = None  # monotonic

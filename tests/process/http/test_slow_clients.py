@@ -21,7 +21,7 @@ from tests.process.agent import EIGHT_CARDS, Agent, running
 COUNT = 100  # of each kind
 BEATS = 12  # of the event loop's heartbeat, which are compared
 LATENESS = "xpu_agent_event_loop_lateness_seconds"
-LATE_S = "0.25"  # a heartbeat that is later counts: two are missing
+LATE_S = "0.25"  # a heartbeat that is later counts: the next one is due
 KINDS: dict[str, bytes] = {
     "half a header, byte by byte": b"GET / HTTP/1.1\r\nX: ",
     "no byte of its answers read": (
