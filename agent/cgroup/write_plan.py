@@ -31,8 +31,8 @@ class DesiredValue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner: str  # the hook or strategy that sets it
     message: str = ""  # for the audit: `set container cpuset to 0-3`
     source: str = ""  # the field that asks for it: `NodeSLO spec.cpuBurstStrategy.policy`
-    # to be restored instead of the first value that is read: that one follows from the agent's
-    # own writes to the group above
+    # to be restored instead of the first value that was read: that one follows from the agent's
+    # own writes to the group above, or from a limit that the container does not have any more
     original: CgroupValue | None = None
 
     @property

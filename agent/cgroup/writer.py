@@ -229,7 +229,7 @@ class CgroupWriter:
             return
         for desired in prepared.adopted:
             if desired.original is not None:
-                self.adopt(desired, desired.original)
+                self.replace_original(desired, desired.original)
         steps_by_target: dict[WriteTarget, list[CgroupWrite]] = {}
         for step in prepared.steps:
             steps_by_target.setdefault(step.desired.target, []).append(step)
@@ -409,8 +409,9 @@ class CgroupWriter:
             return None
         entry = self.ledger.entries.get(file_state.entry_id)
         is_new = entry is None or entry.inode != inode
-        is_resized = key.name in _SPEC_KEYS and (
-            entry is None or not key.is_any_of(current, entry.own_values)
+        is_resized = desired.original is not None or (
+            key.name in _SPEC_KEYS
+            and (entry is None or not key.is_any_of(current, entry.own_values))
         )
         if entry is not None and not is_new and not is_resized:
             return entry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -12,7 +12,7 @@ from agent.cgroup.write_plan import DesiredValue
 from agent.containers.cpu_quota import scale_quota
 from agent.qos.burst_rules import QuotaChange, burst_of, target_quota
 from agent.qos.strategy import CurrentValues
-from agent.snapshot.pod import PodView
+from agent.snapshot.pod import ContainerResources, PodView
 from agent.snapshot.slo import CpuBurst
 
 NAME = "cpu_burst"
@@ -41,9 +41,18 @@ class BurstPod(msgspec.Struct, frozen=True, kw_only=True):
     config: CpuBurst
     source: str
     containers: tuple[BurstContainer, ...]
+    limit_milli: int | None = None  # that the kubelet sets for the pod as a whole
     ids: frozenset[str] = frozenset()  # of its containers
     ratio: float | None = None
     scales_pod: bool = False
+
+    @property
+    def limits_milli(self) -> Mapping[str, int]:
+        """Return the limits by cgroup; none of a pod that the kubelet sets no quota for."""
+        limits = {container.cgroup: container.limit_milli for container in self.containers}
+        if self.limit_milli is not None:
+            limits[self.view.cgroup] = self.limit_milli
+        return limits
 
     @property
     def scales_quota(self) -> bool:
@@ -73,6 +82,26 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
     read_s: float
 
 
+def pod_limit_milli(resources: Iterable[ContainerResources]) -> int | None:
+    """Return the CPU limit of a pod as the kubelet computes it; `None` if a container has none.
+
+    It is the larger one of two: the total of all containers that stay, and the highest total of an
+    init container and the sidecars that start before it.
+    """
+    total = sidecars = peak = 0
+    for container in resources:
+        limit_milli = container.cpu_limit_milli
+        if not limit_milli:
+            return None
+        if container.runs_beside_others:
+            total += limit_milli
+        if container.is_sidecar:
+            sidecars += limit_milli
+        elif container.is_init:
+            peak = max(peak, sidecars + limit_milli)
+    return max(total, peak) or None
+
+
 class PodStep(msgspec.Struct, frozen=True, kw_only=True):
     """One decision on one pod. `changes` are those of its containers, in their order."""
 
@@ -98,12 +127,26 @@ class PodStep(msgspec.Struct, frozen=True, kw_only=True):
         return all(change in quiet for change in self.changes)
 
 
+class _QuotaFile(msgspec.Struct, frozen=True):
+    """A group's quota in force, and the one to be restored; `None`: the strategy set none."""
+
+    in_force: Bandwidth
+    original: Bandwidth | None
+    new_original: Bandwidth | None  # to be restored from now on, because the group was resized
+    is_foreign: bool  # another program wrote it since the strategy did
+
+    @property
+    def at_rest(self) -> Bandwidth:
+        """Return the quota without the strategy."""
+        return self.new_original or self.original or self.in_force
+
+
 class _ContainerQuota(msgspec.Struct, frozen=True):
     """A container's quota: of its limit, in force, without the strategy, and desired."""
 
     container: BurstContainer
     base_us: int
-    current: Bandwidth
+    file: _QuotaFile
     rest_us: int
     target_us: int
 
@@ -121,23 +164,23 @@ def plan_pod(step: PodStep, last: PodPlan | None, current: CurrentValues) -> Pod
     if last is not None and step.keeps(last):
         return last
     pod = step.pod
-    targets = {} if last is None else last.targets
     quotas = [
         quota
         for container, change in zip(pod.containers, step.changes, strict=True)
-        if (quota := _container_quota(pod, container, change, targets, current)) is not None
+        if (quota := _container_quota(pod, container, change, last, current)) is not None
     ]
-    values = _PodValueCollector(pod, current)
+    values = _PodValueCollector(pod)
     new_targets: dict[str, int] = {}
     growth_us = sum(quota.target_us - quota.rest_us for quota in quotas)
-    pod_quota = _pod_quota(pod, growth_us, targets, current)
+    pod_file = _quota_file(pod, pod.view.cgroup, last, current)
+    pod_quota = None if pod_file is None else _pod_quota(pod, growth_us, pod_file)
     if pod.scales_quota:
-        if pod_quota is not None and pod_quota.quota_us != UNLIMITED:
-            values.add_quota(pod.view.cgroup, "pod", pod_quota)
+        if pod_file is not None and pod_quota is not None:
+            values.add_quota(pod.view.cgroup, "pod", pod_quota, pod_file)
             new_targets[pod.view.cgroup] = pod_quota.quota_us
         for one in quotas:
-            target = Bandwidth(one.target_us, one.current.period_us)
-            values.add_quota(one.container.cgroup, "container", target)
+            target = Bandwidth(one.target_us, one.file.in_force.period_us)
+            values.add_quota(one.container.cgroup, "container", target, one.file)
             new_targets[one.container.cgroup] = one.target_us
     if step.has_burst and quotas:
         bursts = [
@@ -145,7 +188,7 @@ def plan_pod(step: PodStep, last: PodPlan | None, current: CurrentValues) -> Pod
             for quota in quotas
         ]
         total = sum(bursts)
-        if pod_quota is not None and pod_quota.quota_us != UNLIMITED:
+        if pod_quota is not None:
             total = min(total, pod_quota.quota_us)
         values.add(pod.view.cgroup, BURST, total, f"set pod cfs burst to {total}")
         for one, burst in zip(quotas, bursts, strict=True):
@@ -164,12 +207,18 @@ def plan_pod(step: PodStep, last: PodPlan | None, current: CurrentValues) -> Pod
 class _PodValueCollector:
     """Collects the desired values of one pod."""
 
-    def __init__(self, pod: BurstPod, current: CurrentValues) -> None:
+    def __init__(self, pod: BurstPod) -> None:
         self.desired: list[DesiredValue] = []
         self._pod = pod
-        self._current = current
 
-    def add(self, cgroup: str, key: CgroupKey, value: CgroupValue, message: str) -> None:
+    def add(
+        self,
+        cgroup: str,
+        key: CgroupKey,
+        value: CgroupValue,
+        message: str,
+        new_original: CgroupValue | None = None,
+    ) -> None:
         """Add one file."""
         self.desired.append(
             DesiredValue(
@@ -179,66 +228,97 @@ class _PodValueCollector:
                 owner=NAME,
                 message=message,
                 source=self._pod.source,
+                original=new_original,
             )
         )
 
-    def add_quota(self, cgroup: str, level: str, quota: Bandwidth) -> None:
+    def add_quota(self, cgroup: str, level: str, quota: Bandwidth, file: _QuotaFile) -> None:
         """Add a quota that is neither in force nor the original: those need no desired value."""
-        original = self._current.original(cgroup, QUOTA)
-        at_rest = self._current.value(cgroup, QUOTA) if original is None else original
-        if quota != at_rest:
-            self.add(cgroup, QUOTA, quota, f"set {level} cfs quota to {quota.quota_us}")
+        if quota != file.at_rest or file.new_original is not None:
+            message = f"set {level} cfs quota to {quota.quota_us}"
+            self.add(cgroup, QUOTA, quota, message, file.new_original)
+
+
+def _quota_file(
+    pod: BurstPod, cgroup: str, last: PodPlan | None, current: CurrentValues
+) -> _QuotaFile | None:
+    """Return the quota of a group; `None` without one in force, which stays so."""
+    in_force = _bandwidth(current.value(cgroup, QUOTA))
+    if in_force is None or in_force.quota_us == UNLIMITED:
+        return None
+    original = _bandwidth(current.original(cgroup, QUOTA))
+    target_us = None if last is None else last.targets.get(cgroup)
+    return _QuotaFile(
+        in_force,
+        original,
+        None if original is None else _new_original(pod, cgroup, last, in_force, original),
+        is_foreign=target_us is not None and target_us != in_force.quota_us,
+    )
+
+
+def _new_original(
+    pod: BurstPod, cgroup: str, last: PodPlan | None, in_force: Bandwidth, original: Bandwidth
+) -> Bandwidth | None:
+    """Return the quota of a group's limit if a resize changed that; else `None`.
+
+    The kubelet may have written a quota that the strategy wrote, too, so that the file does not
+    show the resize. The original does: it is the quota of the limit before. When the agent has
+    just started it does not know that limit, but the file often has the quota of the new one.
+    """
+    limit = _quota_of(pod.limits_milli.get(cgroup), in_force.period_us)
+    if limit is None or limit == original:
+        return None
+    if last is None:
+        return limit if in_force == limit else None
+    last_limit = _quota_of(last.pod.limits_milli.get(cgroup), in_force.period_us)
+    return limit if original == last_limit else None
+
+
+def _quota_of(limit_milli: int | None, period_us: int) -> Bandwidth | None:
+    """Return the quota that the kubelet sets for a limit."""
+    if limit_milli is None:
+        return None
+    return Bandwidth(max(limit_milli * period_us // 1000, MIN_QUOTA_US), period_us)
 
 
 def _container_quota(
     pod: BurstPod,
     container: BurstContainer,
     change: QuotaChange,
-    targets: Mapping[str, int],
+    last: PodPlan | None,
     current: CurrentValues,
 ) -> _ContainerQuota | None:
     """Return a container's quotas; `None` without a quota in force, which stays so."""
-    in_force = _bandwidth(current.value(container.cgroup, QUOTA))
-    if in_force is None or in_force.quota_us == UNLIMITED:
+    file = _quota_file(pod, container.cgroup, last, current)
+    if file is None:
         return None
+    in_force = file.in_force
     base_us = max(container.base_us * in_force.period_us // PERIOD_US, MIN_QUOTA_US)
     target_us = in_force.quota_us
     if pod.scales_quota:
         percent = pod.config.cfs_quota_burst_percent
         target_us = target_quota(change, in_force.quota_us, base_us, percent)
     rest_us = in_force.quota_us
-    original = _bandwidth(current.original(container.cgroup, QUOTA))
-    if original is not None and not _is_foreign(in_force, container.cgroup, targets):
-        rest_us = scale_quota(original.quota_us, pod.ratio)
+    if file.original is not None and not file.is_foreign:
+        rest_us = scale_quota(file.at_rest.quota_us, pod.ratio)
     return _ContainerQuota(
-        container, base_us, in_force, in_force.quota_us if rest_us < 0 else rest_us, target_us
+        container, base_us, file, in_force.quota_us if rest_us < 0 else rest_us, target_us
     )
 
 
-def _pod_quota(
-    pod: BurstPod, growth_us: int, targets: Mapping[str, int], current: CurrentValues
-) -> Bandwidth | None:
+def _pod_quota(pod: BurstPod, growth_us: int, file: _QuotaFile) -> Bandwidth | None:
     """Return the pod's quota: the one without bursts, and what its containers have more.
 
-    The former is not always the sum of the containers: a pod may have a limit of its own.
+    The former is not always the sum of the containers: a pod may have a limit of its own. `None`:
+    it has none, which stays so.
     """
-    in_force = _bandwidth(current.value(pod.view.cgroup, QUOTA))
-    if in_force is None or in_force.quota_us == UNLIMITED or not pod.scales_quota:
-        return in_force
-    original = _bandwidth(current.original(pod.view.cgroup, QUOTA))
-    rest = in_force
-    if original is not None and not _is_foreign(in_force, pod.view.cgroup, targets):
-        rest = original
+    if not pod.scales_quota:
+        return file.in_force
+    rest = file.in_force if file.is_foreign else file.at_rest
     rest_us = scale_quota(rest.quota_us, pod.ratio if pod.scales_pod else None)
     if rest_us == UNLIMITED:
         return None
-    return Bandwidth(rest_us + growth_us, in_force.period_us)
-
-
-def _is_foreign(in_force: Bandwidth, cgroup: str, targets: Mapping[str, int]) -> bool:
-    """Return whether another program wrote the quota since this strategy set it."""
-    target_us = targets.get(cgroup)
-    return target_us is not None and target_us != in_force.quota_us
+    return Bandwidth(rest_us + growth_us, file.in_force.period_us)
 
 
 def _bandwidth(value: CgroupValue | None) -> Bandwidth | None:

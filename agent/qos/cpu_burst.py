@@ -41,6 +41,7 @@ from agent.qos.burst_values import (
     PodPlan,
     PodStep,
     plan_pod,
+    pod_limit_milli,
 )
 from agent.qos.share_pool import PoolSample, PoolState, add_sample, pool_ratio, pool_state
 from agent.qos.strategy import NOT_REQUESTED, QosInputs, QosPod, StrategyPlan
@@ -105,6 +106,7 @@ def burst_pod(
         config=config,
         source=source,
         containers=containers,
+        limit_milli=pod_limit_milli(pod.view.resources or ()),
         ids=frozenset(container.id for container in containers),
         ratio=ratio,
         scales_pod=version == 2,

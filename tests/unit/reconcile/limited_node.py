@@ -88,6 +88,23 @@ class LimitedNode:
         )
         return scene.cycle(seconds)
 
+    def resize(self, limit_milli: int) -> None:
+        """Write another CPU limit to the groups, as the kubelet does when it resizes a pod."""
+        version, cgroups = self.groups.layout.version, [self.scene.pod, self.scene.container]
+        quota_us = limit_milli * 100
+        if quota_us < self.quotas()[1]:
+            cgroups.reverse()
+        for cgroup in cgroups:
+            text = str(quota_us) if version == 1 else f"{quota_us} 100000"
+            self.groups.put(cgroup, QUOTA_FILES[version], text)
+
+    def report_limit(self, limit_milli: int) -> None:
+        """Let the pod's object have another CPU limit."""
+        (view,) = self.scene.snapshot.pods.value
+        resources = tuple(replace(one, cpu_limit_milli=limit_milli) for one in view.resources or ())
+        resized = replace(view, resources=resources)
+        self.scene.snapshot = replace(self.scene.snapshot, pods=SnapshotPart((resized,), 1.0))
+
     def values(self, file: str) -> list[str]:
         """Return a file of the root, of the pod and of its container; empty where there is none."""
         groups = (self.groups.root, self.scene.pod, self.scene.container)

@@ -6,9 +6,7 @@ import errno
 from collections.abc import Iterator
 
 import pytest
-from msgspec.structs import replace
 
-from agent.snapshot.part import SnapshotPart
 from agent.snapshot.self_check import StrategyState
 from tests.realgroups import RealGroups, needs_v1, real_groups
 from tests.unit.reconcile.limited_node import BURST, LimitedNode, memory_spec
@@ -51,15 +49,80 @@ def test_the_runtime_can_write_the_quota_of_the_limit_again_at_any_time(
     # as with each update of a container, also one of its memory or its CPUs
     groups.put(node.scene.container, "cpu.cfs_quota_us", "100000")
     assert node.cycle().unwritten == 0
-    (view,) = node.scene.snapshot.pods.value
-    assert view.resources is not None
-    (resources,) = view.resources
-    smaller = replace(view, resources=(replace(resources, cpu_limit_milli=500),))
-    node.scene.snapshot = replace(node.scene.snapshot, pods=SnapshotPart((smaller,), 1.0))
+    node.report_limit(500)
     node.is_throttled = False
     assert node.cycle().unwritten == 0
-    for cgroup in (node.scene.container, node.scene.pod):  # the kubelet resizes the pod in place
-        groups.put(cgroup, "cpu.cfs_quota_us", "50000")
+    node.resize(500)
+
+
+@pytest.mark.parametrize("late_cycles", [0, 1, 3])
+@pytest.mark.parametrize(
+    "limit_milli",
+    [1200, 1440, 1728, 2000],  # three values that the burst wrote, and another one
+)
+def test_after_a_resize_the_quota_of_the_new_limit_is_restored(
+    groups: RealGroups, limit_milli: int, late_cycles: int
+) -> None:
+    node = LimitedNode(groups)
+    node.spec, node.is_throttled = BURST, True
+    for _ in range(3):
+        node.cycle()
+    assert node.quotas() == [172800, 172800]
+    node.resize(limit_milli)
+    for _ in range(late_cycles):  # until the kubelet reports it
+        node.cycle()
+    node.report_limit(limit_milli)
+    node.cycle()
+    node.spec = {}
+    node.cycle()
+    assert node.quotas() == [limit_milli * 100] * 2
+    assert node.bursts() == [0, 0]
+
+
+def test_after_a_resize_to_less_the_quota_of_the_new_limit_is_restored(groups: RealGroups) -> None:
+    node = LimitedNode(groups)
+    node.spec, node.is_throttled = BURST, True
+    for _ in range(3):
+        node.cycle()
+    node.report_limit(500)
+    node.cycle()  # the kernel refuses the kubelet's quota before the burst is smaller
+    node.resize(500)
+    node.cycle()
+    node.spec = {}
+    node.cycle()
+    assert node.quotas() == [50000, 50000]
+
+
+def test_a_resize_to_the_quota_in_force_while_no_agent_runs_is_noticed(groups: RealGroups) -> None:
+    node = LimitedNode(groups)
+    node.spec, node.is_throttled = BURST, True
+    for _ in range(3):
+        node.cycle()
+    node.resize(1728)
+    node.report_limit(1728)
+    node.scene.again()
+    node.cycle()
+    node.spec = {}
+    node.cycle()
+    assert node.quotas() == [172800, 172800]
+
+
+def test_a_quota_above_the_limit_that_another_program_had_set_is_restored(
+    groups: RealGroups,
+) -> None:
+    node = LimitedNode(groups)
+    node.resize(1500)
+    node.spec, node.is_throttled = BURST, True
+    for _ in range(3):
+        node.cycle()
+    assert node.quotas() == [259200, 259200]
+    node.node_cores = 4.0
+    for _ in range(12):
+        node.cycle()
+    assert node.quotas() == [100000, 100000]
+    node.spec = {}
+    node.cycle()
+    assert node.quotas() == [150000, 150000]
 
 
 def test_without_the_policy_nothing_of_it_remains(groups: RealGroups) -> None:
