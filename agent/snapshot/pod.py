@@ -57,7 +57,10 @@ class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComputeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """CPU and memory that the scheduler reserves for a pod."""
+    """CPU and memory that the scheduler reserves for a pod.
+
+    During a resize in place they follow from `ContainerResources`.
+    """
 
     cpu_cores: float = 0.0
     memory_bytes: float = 0.0
@@ -65,6 +68,9 @@ class ComputeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class ContainerResources(msgspec.Struct, frozen=True, kw_only=True):
     """Requests and limits of one container of a pod's spec; `None`: not set.
+
+    While the pod is resized in place, CPU and memory are the smaller ones of the spec and of what
+    the kubelet reports; of a resize that the kubelet has not accepted they are what it reports.
 
     Batch and mid resources are Koordinator's: CPU in milli-cores, memory in bytes. A limit may be
     larger than the request; without a request, the limit is requested.

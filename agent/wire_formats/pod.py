@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -19,7 +20,9 @@ from agent.wire_formats.json_values import JSON_ERRORS, repair_json
 from agent.wire_formats.quantities import parse_amount
 from agent.wire_formats.resource_requests import (
     ContainerStep,
+    are_requests,
     pod_resources,
+    resources_in_force,
 )
 
 T = TypeVar("T")
@@ -57,6 +60,8 @@ class _PodContainer(msgspec.Struct, gc=False):
 class _ContainerStatus(msgspec.Struct, rename="camel", gc=False):
     name: str = ""
     container_id: str = msgspec.field(default="", name="containerID")
+    resources: msgspec.Raw = _ABSENT  # that the container has
+    allocated_resources: msgspec.Raw = _ABSENT  # requests that the kubelet has accepted
 
 
 class _PodMetadata(msgspec.Struct, rename="camel", gc=False):
@@ -64,6 +69,7 @@ class _PodMetadata(msgspec.Struct, rename="camel", gc=False):
     name: str
     namespace: str = "default"
     resource_version: str = ""
+    generation: int = 0
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
@@ -92,9 +98,17 @@ class _PodSpec(msgspec.Struct, rename="camel", gc=False):
     volumes: msgspec.Raw = _ABSENT
 
 
+class _PodCondition(msgspec.Struct, gc=False):
+    type: str = ""
+    status: str = ""
+
+
 class _PodStatus(msgspec.Struct, rename="camel", gc=False):
     phase: str = ""
     qos_class: str = ""
+    observed_generation: int = 0
+    resize: str = ""  # before Kubernetes 1.33, which has conditions
+    conditions: list[_PodCondition] | None = None
     container_statuses: list[_ContainerStatus] | None = None
     init_container_statuses: list[_ContainerStatus] | None = None
     ephemeral_container_statuses: list[_ContainerStatus] | None = None
@@ -195,7 +209,9 @@ def build_pod_view(pod: PodObject) -> PodView:
         raise ParseError("pod uid", meta.uid)
     if not _NAME.fullmatch(meta.name) or not _NAME.fullmatch(meta.namespace):
         raise ParseError("pod name", f"{meta.namespace}/{meta.name}")
-    requests = pod_resources(tuple(_steps(spec)), tuple((spec.overhead or {}).items()))
+    requests = pod_resources(
+        tuple(_steps(meta, spec, status)), tuple((spec.overhead or {}).items())
+    )
     return PodView(
         uid=meta.uid,
         name=meta.name,
@@ -358,17 +374,63 @@ def _volumes(meta: _PodMetadata, spec: _PodSpec) -> tuple[PodVolume, ...]:
     return tuple(pod_volumes)
 
 
-def _steps(spec: _PodSpec) -> Iterator[ContainerStep]:
+def _steps(meta: _PodMetadata, spec: _PodSpec, status: _PodStatus) -> Iterator[ContainerStep]:
+    progress = _resize_progress(meta, status)
     for init_container in (spec.init_containers or ())[:MAX_CONTAINERS]:
         is_sidecar = init_container.restart_policy == "Always"
         yield ContainerStep(
             init_container.name,
-            bytes(init_container.resources),
+            _resources(init_container, status.init_container_statuses, progress),
             is_init=True,
             is_sidecar=is_sidecar,
         )
     for container in (spec.containers or ())[:MAX_CONTAINERS]:
-        yield ContainerStep(container.name, bytes(container.resources), is_init=False)
+        yield ContainerStep(
+            container.name,
+            _resources(container, status.container_statuses, progress),
+            is_init=False,
+        )
+
+
+class _ResizeProgress(enum.Enum):
+    """What the kubelet says about the resize of a pod in place."""
+
+    NONE = "none"  # there is none
+    PENDING = "pending"  # it cannot make it, or cannot make it now
+    ACCEPTED = "accepted"  # it is making it, or has not seen it yet
+
+
+def _resize_progress(meta: _PodMetadata, status: _PodStatus) -> _ResizeProgress:
+    types = {one.type for one in status.conditions or () if one.status == "True"}
+    if status.resize in ("Deferred", "Infeasible") or "PodResizePending" in types:
+        return _ResizeProgress.PENDING
+    is_unseen = meta.generation > status.observed_generation > 0
+    if status.resize or "PodResizeInProgress" in types or is_unseen:
+        return _ResizeProgress.ACCEPTED
+    return _ResizeProgress.NONE
+
+
+def _resources(
+    container: _PodContainer,
+    statuses: Sequence[_ContainerStatus] | None,
+    progress: _ResizeProgress,
+) -> bytes:
+    """Return the resources that a container has, in JSON.
+
+    Those that the kubelet reports count during a resize only: at other times plug-ins of the
+    container runtime, as this agent, may have set others than the spec has.
+    """
+    desired = bytes(container.resources)
+    for status in statuses or ():
+        if status.name != container.name or status.resources in (_ABSENT, container.resources):
+            continue
+        if progress is _ResizeProgress.NONE and are_requests(
+            desired, bytes(status.allocated_resources)
+        ):
+            continue
+        is_accepted = progress is not _ResizeProgress.PENDING
+        return resources_in_force(desired, bytes(status.resources), is_accepted=is_accepted)
+    return desired
 
 
 QOS_RESOURCES = ("cpu", "memory")

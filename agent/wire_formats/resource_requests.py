@@ -52,6 +52,8 @@ class _QuantitiesByName(msgspec.Struct, gc=False):
 
 _DECODER = msgspec.json.Decoder(_QuantitiesByName | None)
 
+_RESIZABLE = ("cpu", "memory")  # in a running container
+
 
 class ContainerStep(msgspec.Struct, frozen=True):
     """A container's resources in JSON, and the phase in which it runs."""
@@ -70,6 +72,73 @@ class PodResources(msgspec.Struct, frozen=True, kw_only=True):
     batch_cpu_milli: int | None
     compute_request: ComputeRequest
     resources: tuple[ContainerResources, ...]
+
+
+def are_requests(resources: bytes, allocated: bytes) -> bool:
+    """Return whether a container's resources request the CPU and memory that the kubelet keeps.
+
+    `allocated` is its `allocatedResources`, both are JSON; what is not readable is no other amount.
+    """
+    decoded, kept = _decode(resources), _decode(b'{"requests":%b}' % (allocated or b"null"))
+    requests = (decoded and decoded.requests) or {}
+    return (
+        kept is None
+        or kept.requests is None
+        or all(_number(requests, name) == _number(kept.requests, name) for name in _RESIZABLE)
+    )
+
+
+@lru_cache(maxsize=256)
+def resources_in_force(desired: bytes, reported: bytes, *, is_accepted: bool) -> bytes:
+    """Return the resources of a container that is being resized, all in JSON.
+
+    CPU and memory are those that the kubelet reports if it has not accepted the resize. While it
+    makes the resize, each is the smaller one of both: nobody counts with more than the container
+    has, and nothing is in the way of the kubelet, such as a CPU burst above the new quota. All
+    other resources are the desired ones.
+    """
+    wanted, actual = _decode(desired), _decode(reported)
+    if wanted is None or actual is None:
+        return desired
+    limits, requests = wanted.limits or {}, wanted.requests or {}
+    actual_limits, actual_requests = actual.limits or {}, actual.requests or {}
+    if is_accepted:
+        actual_limits = _smaller(limits, actual_limits)  # without a limit there is all
+        absent = dict.fromkeys(_RESIZABLE, 0)
+        actual_requests = _smaller({**absent, **requests}, {**absent, **actual_requests})
+    merged = _QuantitiesByName(
+        limits=_with_resizable(limits, actual_limits),
+        requests=_with_resizable(requests, actual_requests),
+    )
+    return msgspec.json.encode(merged)
+
+
+_Quantities = Mapping[str, str | int | float]
+
+
+def _number(quantities: _Quantities, name: str) -> Decimal | None:
+    """Return an amount of CPU or memory, 0 if it is absent; `None` if it is no quantity."""
+    return parse_amount(str(quantities.get(name, 0)))
+
+
+def _smaller(one: _Quantities, other: _Quantities) -> dict[str, str | int | float]:
+    """Return the smaller quantities of CPU and memory, or those that only one of both has."""
+    smaller = {**one, **other}
+    for name in one.keys() & other.keys():
+        first, second = _number(one, name), _number(other, name)
+        if first is not None and second is not None and first < second:
+            smaller[name] = one[name]
+    return smaller
+
+
+def _with_resizable(quantities: _Quantities, resized: _Quantities) -> dict[str, str | int | float]:
+    """Return the quantities with other ones of CPU and memory, unless those are no quantities."""
+    merged = {name: value for name, value in quantities.items() if name not in _RESIZABLE}
+    for name in _RESIZABLE:
+        source = resized if _number(resized, name) is not None else quantities
+        if name in source and _number(source, name) != 0:
+            merged[name] = source[name]
+    return merged
 
 
 @lru_cache(maxsize=1024)  # each change of a pod repeats its spec, and replicas have equal ones

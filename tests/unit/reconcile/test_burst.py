@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import json
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
+from agent.snapshot.part import SnapshotPart
 from agent.snapshot.self_check import StrategyState
-from tests.realgroups import RealGroups, needs_v1, real_groups
+from agent.wire_formats.pod import decode_pod
+from tests.realgroups import UID, RealGroups, needs_v1, real_groups
 from tests.unit.reconcile.limited_node import BURST, LimitedNode, memory_spec
 
 pytestmark = [needs_v1, pytest.mark.root]
@@ -91,6 +95,28 @@ def test_after_a_resize_to_less_the_quota_of_the_new_limit_is_restored(groups: R
     node.spec = {}
     node.cycle()
     assert node.quotas() == [50000, 50000]
+
+
+def test_a_resize_that_the_kubelet_deferred_gives_no_cpu(groups: RealGroups) -> None:
+    node = LimitedNode(groups)
+    node.spec = BURST
+    pod = {
+        "metadata": {"uid": UID, "name": "pod", "namespace": "default"},
+        "spec": {"containers": [{"name": "app", "resources": {"limits": {"cpu": "3"}}}]},
+        "status": {
+            "conditions": [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}],
+            "containerStatuses": [{"name": "app", "resources": {"limits": {"cpu": "1"}}}],
+        },
+    }
+    listed = decode_pod(json.dumps(pod).encode())
+    view = node.scene.view(resources=listed.resources, compute_request=listed.compute_request)
+    node.scene.snapshot = replace(node.scene.snapshot, pods=SnapshotPart((view,), 1.0))
+    node.cycle()
+    assert node.quotas() == [100000, 100000]
+    node.is_throttled = True
+    for _ in range(8):
+        node.cycle()
+    assert node.quotas() == [300000, 300000]
 
 
 def test_a_resize_to_the_quota_in_force_while_no_agent_runs_is_noticed(groups: RealGroups) -> None:
