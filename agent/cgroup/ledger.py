@@ -174,6 +174,8 @@ MAX_LEDGER_BYTES = 64 << 20  # a larger file is not the agent's
 
 # ratio of lines to entries, and the number of lines, above which the file is compacted
 COMPACT_FACTOR, COMPACT_LEAST = 4, 256
+# ratio of its size to that of the last compacted file, and the size, above which it is, too
+COMPACT_GROWTH, COMPACT_BYTES = 2, 16 << 20
 MAX_PENDING = 4096  # lines in memory while the disk accepts none
 MAX_LINES = 1 << 30  # more than the file can have: it must be rewritten
 QUARANTINE = ".bad"
@@ -233,6 +235,7 @@ class ChangeLedger:
         self.revision = 0  # of the entries: another one after each change
         self._lines = 0
         self._size = 0
+        self._compacted_size = 0  # of the file when it was compacted last; 0: not known
 
     def load(self) -> None:
         """Read the file of an earlier run. Raises `LedgerError` if the disk fails.
@@ -293,8 +296,9 @@ class ChangeLedger:
     def flush(self) -> None:
         """Write all changes; original values are on the disk then. Raises `LedgerError`.
 
-        One sync is made for all of them. Lines that could not be written stay for the next flush. A
-        file that could not be read is never overwritten.
+        One sync is made for all of them. A file that has become much larger than its entries is
+        written anew, always before it is larger than `load` reads. Lines that could not be written
+        stay for the next flush. A file that could not be read is never overwritten.
         """
         self._finish()
         if self.path is None or not (self._pending or self._lines == MAX_LINES):
@@ -303,10 +307,10 @@ class ChangeLedger:
         if not self._is_loaded:
             raise self._error(self._read_error)
         lines = [encode_line(line) for line in self._pending]
-        if self._needs_rewrite(len(lines)):
+        data = b"".join(lines)
+        if self._needs_rewrite(len(lines), len(data)):
             self._rewrite()
             return
-        data = b"".join(lines)
         work = partial(_append, self.path, self._size, data, sync=self._is_original_pending)
         self._begin(work, self._lines + len(lines), self._size + len(data))
         self._finish()
@@ -320,7 +324,7 @@ class ChangeLedger:
             self._call(partial(Path(self.path).unlink, missing_ok=True))
         except OSError as error:
             raise LedgerError(self.path, error) from error
-        self._lines = self._size = 0
+        self._lines = self._size = self._compacted_size = 0
 
     def _add(self, op: str, entry: LedgerEntry) -> None:
         self._seq += 1
@@ -403,9 +407,11 @@ class ChangeLedger:
             end, damaged, invalid_count = at, damaged or invalid_count > 0, 0
         return lines, end, damaged or invalid_count > 1 or (invalid_count > 0 and not lines)
 
-    def _needs_rewrite(self, more: int = 0) -> bool:
-        lines = self._lines + more
-        if lines >= MAX_LINES:
+    def _needs_rewrite(self, more_lines: int, more_bytes: int) -> bool:
+        lines, size = self._lines + more_lines, self._size + more_bytes
+        if lines >= MAX_LINES or size > MAX_LEDGER_BYTES:
+            return True
+        if size > COMPACT_BYTES and size > COMPACT_GROWTH * self._compacted_size:
             return True
         return lines > COMPACT_LEAST and lines > COMPACT_FACTOR * (
             len(self.entries) + len(self.newer_lines)
@@ -420,6 +426,10 @@ class ChangeLedger:
             return
         newer = b"".join(line.data + b"\n" for line in self.newer_lines)
         data = newer + b"".join(self._as_lines(self.entries.values()))
+        if len(data) > MAX_LEDGER_BYTES:  # it could not be read again
+            message = f"the original values are more than {MAX_LEDGER_BYTES >> 20} MiB"
+            raise self._error(OSError(errno.EFBIG, message))
+        self._compacted_size = len(data)
         work = partial(replace_file, self.path, data, LEDGER_MODE)
         self._begin(work, data.count(b"\n"), len(data))
         self._finish()

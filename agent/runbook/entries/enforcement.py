@@ -110,8 +110,10 @@ ENFORCEMENT_ENTRIES = (
         "LedgerNotWritable",
         "the ledger of original values cannot be written",
         "The agent writes each original value to a file of node.state_dir before it changes a "
-        "file, and that failed.",
-        "No file of a pod or of the node is changed.",
+        "file, and that failed: the disk is full, read-only or does not answer, or the values are "
+        "more than 64 MiB.",
+        "No strategy writes a file, and nothing of the node is changed. Hooks still write files of "
+        "pods, whose values follow from the pods, but not while the disk does not answer.",
         "make node.state_dir writable; until then nothing of the node is changed",
     ),
     RunbookEntry(

@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from agent import durable
 from agent.cgroup.keys import LARGE_READ
 from agent.cgroup.ledger import (
     COMPACT_LEAST,
+    MAX_LEDGER_BYTES,
     MAX_NEW_VALUES,
     MAX_OWN_VALUES,
     QUARANTINE,
@@ -301,6 +303,69 @@ def test_many_lines_of_few_entries_are_compacted(path: str) -> None:
         ledger.flush()
     assert Path(path).read_bytes().count(b"\n") <= COMPACT_LEAST
     assert loaded(path).entries[ENTRY.id].own_values[-1] == str(COMPACT_LEAST * 2 - 1)
+
+
+def long_entries(count: int, first: int) -> list[LedgerEntry]:
+    """Return entries of 48 KiB each; all values of another `first` are others."""
+    texts = tuple(f"{first + number:0{LARGE_READ}}" for number in range(MAX_OWN_VALUES))
+    return [replace(entry, own_values=texts) for entry in entries(count)]
+
+
+def test_the_file_of_many_long_values_stays_so_small_that_it_is_read_again(path: str) -> None:
+    ledger = loaded(path)
+    for first in range(4):  # 80 MiB
+        for entry in long_entries(400, first):
+            ledger.set(entry)
+        ledger.flush()
+        assert Path(path).stat().st_size < MAX_LEDGER_BYTES
+    again = loaded(path)
+    assert again.problem == ""
+    assert again.entries == ledger.entries
+
+
+def test_a_ledger_whose_entries_are_large_is_not_compacted_with_each_change(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.cgroup.ledger.COMPACT_BYTES", 1 << 20)
+    rewrites = 0
+    real = durable.replace_file
+
+    def counted(path: str, data: bytes, mode: int) -> None:
+        nonlocal rewrites
+        rewrites += 1
+        real(path, data, mode)
+
+    monkeypatch.setattr("agent.cgroup.ledger.replace_file", counted)
+    ledger = written(path, *long_entries(100, 0))  # 5 MiB
+    assert rewrites == 1
+    ledger = loaded(path)
+    for first in range(1, 80):
+        ledger.set(long_entries(1, first)[0])
+        ledger.flush()
+        if first == 1:
+            assert rewrites == 2, "how much of the file is of use is not known after a start"
+    assert rewrites == 2
+    for first in range(80, 160):
+        ledger.set(long_entries(1, first)[0])
+        ledger.flush()
+    assert rewrites == 3
+
+
+def test_more_entries_than_the_file_can_have_are_refused_with_the_reason(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.cgroup.ledger.MAX_LEDGER_BYTES", 1 << 20)
+    ledger = written(path, *long_entries(10, 0))
+    for entry in long_entries(30, 1):
+        ledger.set(entry)
+    with pytest.raises(LedgerError, match="more than 1 MiB") as error:
+        ledger.flush()
+    assert not error.value.is_hanging
+    assert list(loaded(path).entries.values()) == long_entries(10, 0)
+    for entry in long_entries(30, 1)[15:]:
+        ledger.drop(entry, "gone")
+    ledger.flush()
+    assert loaded(path).entries == ledger.entries
 
 
 def test_an_empty_ledger_leaves_no_file(path: str) -> None:
