@@ -9,7 +9,7 @@ import msgspec
 
 from agent.errors import AgentError
 from agent.snapshot.inventory import Problem
-from agent.state_writer import NO_ANSWER, StateStatus, StateWriter
+from agent.state_writer import NO_ANSWER, NO_STATE_FOLDER, StateStatus, StateWriter
 from agent.wire_formats.json_values import JSON_ERRORS
 
 MAX_FILE = 1 << 20
@@ -19,12 +19,14 @@ T = TypeVar("T")
 class JsonStateFile(Generic[T]):
     """A value of one type in `<folder>/<name>`; without a folder nothing outlives the process.
 
-    If the file cannot be used, `problem` says why. A damaged one is renamed to `.bad`. If writing
+    If the file cannot be used, `problem` says why; `error` is why the last value that was given to
+    `save` is not on the disk. A damaged one is renamed to `.bad`. If writing
     is interrupted, the file has the old content or the new one.
     """
 
     def __init__(self, folder: str, name: str, kind: type[T]) -> None:
         self.problem: Problem | None = None
+        self.error = ""
         self._path = os.path.join(folder, name) if folder else None
         self._decoder = msgspec.json.Decoder(kind)
         self._writer = StateWriter(name)
@@ -61,16 +63,17 @@ class JsonStateFile(Generic[T]):
         """
         data = msgspec.json.encode(value)
         if self._file is None:
+            self.error = NO_STATE_FOLDER
             return False
         if len(data) > MAX_FILE:
-            message = f"{self._path}: more than {MAX_FILE} bytes: the last that fitted is kept"
-            self._set_problem("StateNotWritten", message)
+            self.error = f"{self._path}: more than {MAX_FILE} bytes"
+            self._set_problem("StateNotWritten", f"{self.error}: the last that fitted is kept")
             return False
         if not self._file.save(data):
-            error = self._file.error or f"{self._path}: {NO_ANSWER}"
-            self._set_problem("StateNotWritten", f"{error}: forgotten at a restart")
+            self.error = self._file.error or f"{self._path}: {NO_ANSWER}"
+            self._set_problem("StateNotWritten", f"{self.error}: forgotten at a restart")
             return False
-        self.problem = None
+        self.problem, self.error = None, ""
         return True
 
     def _set_problem(self, reason: str, message: str) -> None:

@@ -168,7 +168,7 @@ def test_only_orphans_of_the_agent_are_destroyed(b3: Machine) -> None:
 
 def test_nothing_is_made_that_could_not_be_found_again(b3: Machine) -> None:
     (refused,) = do(b3, CREATE, keeps_state=False)
-    assert refused["error"] == "HostFileError"
+    assert refused["error"] == "OwnershipNotWritten"
     assert there(b3) == []
 
 

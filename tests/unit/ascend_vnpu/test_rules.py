@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
-from agent.errors import HostFileError
+from agent import durable
 from plugins.vendors.ascend.library.vdev import Vdev
 from plugins.vendors.ascend.vnpu.maker import difference, refuse_if_full
-from plugins.vendors.ascend.vnpu.ownership import VnpuOwnershipFile, orphaned_vnpus
+from plugins.vendors.ascend.vnpu.ownership import (
+    OwnershipNotWritten,
+    VnpuOwnershipFile,
+    orphaned_vnpus,
+)
 from plugins.vendors.ascend.vnpu.templates import (
     VnpuRefused,
     VnpuTemplate,
@@ -78,8 +83,30 @@ def test_what_we_made_is_remembered_for_the_boot(tmp_path: Path) -> None:
 
 
 def test_without_a_memory_nothing_is_made(tmp_path: Path) -> None:
-    with pytest.raises(HostFileError):
+    with pytest.raises(OwnershipNotWritten, match=r"no node\.state_dir"):
         VnpuOwnershipFile("", "boot").record_intent("die", "vir02", "pod", [])
     (tmp_path / "file").write_text("")
-    with pytest.raises(HostFileError):
+    with pytest.raises(OwnershipNotWritten, match=r"ascend-vnpus\.json: File exists"):
         VnpuOwnershipFile(str(tmp_path / "file"), "boot").record_intent("die", "vir02", "pod", [])
+
+
+def test_a_disk_that_is_late_is_not_called_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = VnpuOwnershipFile(str(tmp_path), "boot")
+    may_write = threading.Event()
+    real = durable.replace_file
+
+    def late(path: str, data: bytes, mode: int) -> None:
+        may_write.wait()
+        real(path, data, mode)
+
+    monkeypatch.setattr(durable, "replace_file", late)
+    try:
+        with pytest.raises(OwnershipNotWritten) as error:
+            ledger.record_intent("die", "vir02", "pod", [])
+    finally:
+        may_write.set()
+    path = tmp_path / "ascend-vnpus.json"
+    assert str(error.value) == f"{path}: the file system does not answer"
+    assert ledger.entries == ()

@@ -255,6 +255,14 @@ REASONS = entry_table(
         "see the message; delete the pod, so that the scheduler grants anew",
     ),
     RunbookEntry(
+        "OwnershipNotWritten",
+        "the list of the agent's vNPUs cannot be written",
+        "The file in node.state_dir with the agent's vNPUs is written before a vNPU is made, and "
+        "that failed.",
+        "No vNPU is made: the agent could not find it again.",
+        "make node.state_dir writable; the message says what prevents it",
+    ),
+    RunbookEntry(
         "FaultCodesRefused",
         "the file of fault codes is not used",
         "The file that discovery.ascend.fault_codes names is not valid.",

@@ -5,19 +5,22 @@ An entry is written before its vNPU is created.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Collection, Iterable
 
 import msgspec
 from msgspec.structs import replace
 
-from agent.errors import HostFileError
+from agent.errors import AgentError
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.inventory import Problem
 from plugins.shared.state_file import JsonStateFile
 
 FILE_NAME = "ascend-vnpus.json"
 MAX_ENTRIES = 2048
+
+
+class OwnershipNotWritten(AgentError):
+    """The file cannot be written; no vNPU is created then, because it could not be found again."""
 
 
 class OwnedVnpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +52,7 @@ class VnpuOwnershipFile:
     def record_intent(
         self, chip: str, template: str, pod: str, before: Collection[int]
     ) -> OwnedVnpu:
-        """Write an entry for a vNPU to create; raises `HostFileError` if that fails."""
+        """Write an entry for a vNPU to create; raises `OwnershipNotWritten`."""
         entry = OwnedVnpu(
             chip=chip, template=template, pod=pod, boot=self._boot, before=tuple(sorted(before))
         )
@@ -69,7 +72,7 @@ class VnpuOwnershipFile:
     def _write(self, entries: tuple[OwnedVnpu, ...]) -> None:
         newest = entries[-MAX_ENTRIES:]
         if not self._file.save(newest):
-            raise HostFileError(FILE_NAME, errno.EROFS)  # the vNPU could not be found again
+            raise OwnershipNotWritten(self._file.error)
         self.entries = newest
 
 
