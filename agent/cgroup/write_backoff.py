@@ -15,7 +15,7 @@ from agent.cgroup.write_plan import CgroupWrite, DesiredValue, WriteTarget
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 60.0, 3600.0
 BUSY_RETRY_S = 1.0  # for a limit below the usage: the group may shrink at any moment
-BUSY_REPORTED = 3  # refusals in a row before the limit is reported
+BUSY_REPORTED = 3  # refusals in a row, without less usage, before the limit is reported
 
 # refusals after which a limit is tried less often: each attempt reclaims page cache
 BUSY_RETRIES = 60
@@ -89,6 +89,7 @@ class _RefusalRecord(msgspec.Struct):
     cause: str = ""  # of the last refusal, for people
     times: int = 0
     until_s: float = 0.0
+    least_used: int | None = None  # bytes, of all refusals of a memory limit
 
 
 class RefusalTracker:
@@ -134,7 +135,7 @@ class RefusalTracker:
         times = "once" if record.times == 1 else f"{record.times} times"
         cause = f" ({record.cause})" if record.cause else ""
         left_s = max(0.0, record.until_s - now_s)
-        return f"the kernel refused it {times}{cause}; the next attempt is in {left_s:.0f} s"
+        return f"it was refused {times}{cause}; the next attempt is in {left_s:.0f} s"
 
     def is_refused(self, desired: DesiredValue) -> bool:
         """Return whether the kernel refused this value when it was last written."""
@@ -150,12 +151,23 @@ class RefusalTracker:
         self._missing_files[target] = now_s + MISSING_RETRY_S
 
     def record_refusal(
-        self, desired: DesiredValue, error_class: WriteErrorClass, cause: str, now_s: float
+        self,
+        desired: DesiredValue,
+        error_class: WriteErrorClass,
+        cause: str,
+        now_s: float,
+        used: int | None = None,
     ) -> bool:
-        """Record a refusal and its cause; return whether to report it now."""
+        """Record a refusal and its cause; return whether to report it now.
+
+        `used` is the memory usage, in bytes, above a limit. While it falls from one attempt to the
+        next, memory is being reclaimed, and the limit is not refused for good.
+        """
         record = self._records.setdefault(desired.target, _RefusalRecord(desired.value))
         if record.value != desired.value:
-            record.value, record.times = desired.value, 0
+            record.value, record.times, record.least_used = desired.value, 0, None
+        if used is not None and (record.least_used is None or used < record.least_used):
+            record.times, record.least_used = 0, used
         record.times, record.cause = record.times + 1, cause
         if error_class is WriteErrorClass.BUSY:
             record.until_s = now_s + (

@@ -191,7 +191,7 @@ class WriteRun:
             if self._host.refusals.record_denial(desired.owner, cause, self._now_s):
                 self._add_problem(desired, "WriteNotPermitted", cause)
             return
-        self._record_refusal(desired, error_class, cause)
+        self._record_refusal(desired, error_class, cause, used)
 
     def _cause(self, step: CgroupWrite, number: int, used: int | None) -> str:
         """Return why a write was refused, for people."""
@@ -212,11 +212,15 @@ class WriteRun:
         return error_text + cause
 
     def _record_refusal(
-        self, desired: DesiredValue, error_class: WriteErrorClass, cause: str
+        self,
+        desired: DesiredValue,
+        error_class: WriteErrorClass,
+        cause: str,
+        used: int | None = None,
     ) -> None:
         self.failed_targets.add(desired.target)
         self._unwritten.add(desired.target)
-        if self._host.refusals.record_refusal(desired, error_class, cause, self._now_s):
+        if self._host.refusals.record_refusal(desired, error_class, cause, self._now_s, used):
             self._add_problem(
                 desired,
                 "LimitInUse" if error_class is WriteErrorClass.BUSY else "ValueRefused",

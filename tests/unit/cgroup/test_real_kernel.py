@@ -266,7 +266,7 @@ def test_the_group_above_is_named_where_it_has_values_refused(groups: RealGroups
     (problem,) = applied(writer, wish(child, QUOTA, Bandwidth(60000))).problems
     assert problem.message.endswith(f"{groups.root} above it has 30000 100000")
     explanation = writer.refusals.explain(wishes[0], 1.0)
-    assert f"refused it once (Permission denied: {pod} above it has 0); the next" in explanation
+    assert f"it was refused once (Permission denied: {pod} above it has 0); the next" in explanation
 
 
 def test_groups_below_are_the_cause_where_no_group_above_is(groups: RealGroups) -> None:

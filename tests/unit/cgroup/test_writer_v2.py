@@ -10,7 +10,7 @@ import pytest
 from agent.cgroup.cpu import Bandwidth
 from agent.cgroup.keys import BURST, HIGH, MEMORY, QUOTA, CgroupKey, CgroupValue
 from agent.cgroup.layout import CgroupLayout
-from agent.cgroup.ledger import MAX_OWN_VALUES, ChangeLedger
+from agent.cgroup.ledger import MAX_NEW_VALUES, MAX_OWN_VALUES, ChangeLedger
 from agent.cgroup.reclaim import BUDGET_S, CHUNK_BYTES
 from agent.cgroup.restore import restore_entries
 from agent.cgroup.values import CgroupValues
@@ -20,7 +20,7 @@ from agent.cgroup.write_backoff import (
     FIRST_RETRY_S,
     REFUSING_GROUPS,
 )
-from agent.cgroup.write_plan import DesiredValue, WriteResult
+from agent.cgroup.write_plan import DesiredValue, WriteProblem, WriteResult
 from agent.cgroup.writer import CgroupWriter
 from agent.clock import ManualClock
 from tests.cgroup_v2.fake import MOUNT, NO_LIMIT, FakeFiles, FakeKernel, Group
@@ -120,6 +120,24 @@ def test_more_than_one_cycle_can_reclaim_is_reclaimed_in_several(node: Node) -> 
     unwrittens = [node.want(MEMORY, 100 * MIB, float(second)).unwritten for second in range(5)]
     assert unwrittens == [1, 1, 1, 0, 0]
     assert (node.group.max_bytes, node.group.high_bytes) == (100 * MIB, NO_LIMIT)
+
+
+def test_a_reclaim_that_takes_many_cycles_is_no_refused_limit(node: Node) -> None:
+    node.group.cache_bytes = 100 * (MAX_NEW_VALUES * CHUNK_BYTES) + 100 * MIB
+    for second in range(2 * BUSY_RETRIES):
+        outcome = node.want(MEMORY, 100 * MIB, float(second))
+        assert outcome.problems == ()
+        if outcome.written:
+            break
+    assert (second, node.group.max_bytes) == (99, 100 * MIB)
+
+
+def test_a_reclaim_that_the_container_undoes_is_a_refused_limit(node: Node) -> None:
+    problems: list[WriteProblem] = []
+    for second in range(5):
+        node.group.cache_bytes = 2000 * MIB  # it reads its files again
+        problems += node.want(MEMORY, 100 * MIB, float(second)).problems
+    assert [one.reason for one in problems] == ["LimitInUse"]
 
 
 def test_a_limit_that_stays_in_use_is_tried_less_often(node: Node) -> None:

@@ -53,7 +53,7 @@ EXPLANATION = FileExplanation(
     original="-1 100000",
     owner="cpu_burst",
     own_values=("70000 100000",),
-    refusal="the kernel refused it once; the next attempt is in 59 s",
+    refusal="it was refused once; the next attempt is in 59 s",
     changes=(CHANGE,),
 )
 
@@ -276,7 +276,7 @@ def test_a_file_has_winner_losers_original_refusal_and_last_changes() -> None:
         ("batch_resources", False),
     ]
     assert (file["current"], file["original"]) == ("70000 100000", "-1 100000")
-    assert file["refusal"].startswith("the kernel refused it once")
+    assert file["refusal"].startswith("it was refused once")
     assert file["changes"][0]["new"] == "7"
 
 
