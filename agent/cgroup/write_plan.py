@@ -34,6 +34,9 @@ class DesiredValue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # to be restored instead of the first value that was read: that one follows from the agent's
     # own writes to the group above, or from a limit that the container does not have any more
     original: CgroupValue | None = None
+    # the value that it was decided from; only that one is overwritten, none that another program
+    # has written since. None: any value is overwritten
+    replaces: CgroupValue | None = None
 
     @property
     def target(self) -> WriteTarget:

@@ -55,6 +55,7 @@ class _MatchedFiles(msgspec.Struct):
 NOTHING_TO_WRITE = WritePlan()
 MANY_FILES = 64  # of one group of values: of more than that, one of so many parts is read a cycle
 PARTS = 4
+OUTDATED = "another program has written the file since; the next decision begins with its value"
 
 
 class CgroupWriter:
@@ -194,8 +195,10 @@ class CgroupWriter:
                         adopted.append(desired)
                     continue
                 unmet.append(desired)
-                if desired.key is SHARES and not is_reset and self._is_idle(desired.cgroup):
-                    continue  # the kernel refuses it; the group gets it when it stops being idle
+                if self._is_outdated(desired, file_state, value) or (
+                    desired.key is SHARES and not is_reset and self._is_idle(desired.cgroup)
+                ):
+                    continue  # the kernel refuses a weight until the group stops being idle
                 if self._may_write(desired, file_state, value, now_s):
                     open_values.append(desired)
                     continue
@@ -326,6 +329,17 @@ class CgroupWriter:
         entry = self.ledger.entries.get(self._entry_id(desired))
         return None if entry is None else desired.key.from_ledger(entry.original)
 
+    def explain(self, desired: DesiredValue, now_s: float) -> str:
+        """Return why the value is not written now; empty if it is, or may be written."""
+        refusal = self.refusals.explain(desired, now_s)
+        file_state = self.file_states.get(desired.target)
+        if refusal or file_state is None:
+            return refusal
+        value = self._read_current((desired,)).get(desired.target)
+        if value is None or desired.is_met(value):
+            return ""
+        return OUTDATED if self._is_outdated(desired, file_state, value) else ""
+
     def retain(self, targets: frozenset[WriteTarget]) -> None:
         """Drop all other files, and close their descriptors."""
         self._matched_files = {
@@ -365,12 +379,23 @@ class CgroupWriter:
             if self._read_current((desired,)).get(desired.target) == 1
         )
 
+    def _is_outdated(
+        self, desired: DesiredValue, file_state: FileState, value: CgroupValue
+    ) -> bool:
+        """Return whether another program has written the file since the value was decided."""
+        if desired.replaces is None:
+            return False
+        was_met = file_state.desired == desired
+        return was_met or not desired.key.is_equivalent(desired.replaces, value)
+
     def _may_write(
         self, desired: DesiredValue, file_state: FileState, value: CgroupValue, now_s: float
     ) -> bool:
         """Return whether to write now: neither refused recently nor contested."""
         if self.refusals.is_deferred(desired, now_s):
             return False
+        if desired.replaces is not None:
+            return True
         key, last = desired.key, file_state.last
         if last is not None and (value is last or key.is_equivalent(last, value)):
             return True

@@ -218,6 +218,7 @@ class _PodValueCollector:
         value: CgroupValue,
         message: str,
         new_original: CgroupValue | None = None,
+        replaces: CgroupValue | None = None,
     ) -> None:
         """Add one file."""
         self.desired.append(
@@ -229,6 +230,7 @@ class _PodValueCollector:
                 message=message,
                 source=self._pod.source,
                 original=new_original,
+                replaces=replaces,
             )
         )
 
@@ -236,7 +238,7 @@ class _PodValueCollector:
         """Add a quota that is neither in force nor the original: those need no desired value."""
         if quota != file.at_rest or file.new_original is not None:
             message = f"set {level} cfs quota to {quota.quota_us}"
-            self.add(cgroup, QUOTA, quota, message, file.new_original)
+            self.add(cgroup, QUOTA, quota, message, file.new_original, file.in_force)
 
 
 def _quota_file(

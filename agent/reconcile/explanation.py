@@ -152,7 +152,7 @@ class FileExplainer:
     def _refusal(self, winner: DesiredFile) -> str:
         if not isinstance(winner, DesiredValue):
             return ""
-        return self._writer.refusals.explain(winner, self._now_s)
+        return self._writer.explain(winner, self._now_s)
 
     def _is_contested(self, winner: DesiredFile) -> bool:
         contested = self._writer.overwrites.contested_targets(self._now_s)

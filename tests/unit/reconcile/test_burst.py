@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
+from agent.cgroup.writer import OUTDATED
+from agent.qos.burst_values import RECHECK_S
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.self_check import StrategyState
 from agent.wire_formats.pod import decode_pod
@@ -95,6 +97,59 @@ def test_after_a_resize_to_less_the_quota_of_the_new_limit_is_restored(groups: R
     node.spec = {}
     node.cycle()
     assert node.quotas() == [50000, 50000]
+
+
+def explained(node: LimitedNode) -> str:
+    """Return why the quota of the container is not written."""
+    explainer = node.scene.reconciler.explainer()
+    path = node.groups.path("cpu", node.scene.container) / "cpu.cfs_quota_us"
+    explanation = None if explainer is None else explainer.explain_file(str(path))
+    assert explanation is not None
+    return explanation.refusal
+
+
+def test_the_quota_that_a_runtime_sets_back_is_not_contested(groups: RealGroups) -> None:
+    node = LimitedNode(groups)
+    node.spec, node.is_throttled = BURST, True
+    for _ in range(3):
+        node.cycle()
+    node.is_throttled = False
+    node.cycle()
+    for _ in range(4):  # with each change of the shared CPUs
+        groups.put(node.scene.container, "cpu.cfs_quota_us", "100000")
+        report = node.cycle()
+        assert node.quotas()[1] == 100000
+        assert report.conditions == ()
+    assert explained(node) == OUTDATED
+    node.is_throttled = True
+    node.cycle()
+    assert node.quotas() == [120000, 120000]
+    assert explained(node) == ""
+    node.is_throttled, node.spec = False, {}
+    node.cycle()
+    assert node.quotas() == [100000, 100000]
+
+
+@pytest.mark.parametrize("order", ["reports first", "writes first"])
+def test_after_a_resize_a_raised_quota_begins_at_that_of_the_new_limit(
+    groups: RealGroups, order: str
+) -> None:
+    node = LimitedNode(groups)
+    node.spec, node.is_throttled = BURST, True
+    for _ in range(5):
+        node.cycle()
+    assert node.quotas() == [248832, 248832]
+    node.is_throttled = False
+    if order == "reports first":
+        node.report_limit(1200)
+        node.cycle()
+    node.resize(1200)
+    for _ in range(3):
+        node.cycle()
+    assert node.quotas() == [120000, 120000]
+    node.report_limit(1200)
+    node.cycle(RECHECK_S)
+    assert node.quotas() == [120000, 120000]
 
 
 def test_a_resize_that_the_kubelet_deferred_gives_no_cpu(groups: RealGroups) -> None:
