@@ -138,7 +138,19 @@ class _QuotaFile(msgspec.Struct, frozen=True):
     @property
     def at_rest(self) -> Bandwidth:
         """Return the quota without the strategy."""
-        return self.new_original or self.original or self.in_force
+        if self.new_original is not None:
+            return self.new_original
+        return self.in_force if self.original is None or self.is_foreign else self.original
+
+    def needs(self, quota: Bandwidth) -> bool:
+        """Return whether the strategy has to set a quota, or to change what is restored.
+
+        What it lowers to the original is restored. Restoring comes after the burst, which a quota
+        must not be below.
+        """
+        if self.original is None or self.in_force.quota_us < quota.quota_us:
+            return quota != self.in_force
+        return self.new_original is not None or quota != self.original
 
 
 class _ContainerQuota(msgspec.Struct, frozen=True):
@@ -173,7 +185,8 @@ def plan_pod(step: PodStep, last: PodPlan | None, current: CurrentValues) -> Pod
     new_targets: dict[str, int] = {}
     growth_us = sum(quota.target_us - quota.rest_us for quota in quotas)
     pod_file = _quota_file(pod, pod.view.cgroup, last, current)
-    pod_quota = None if pod_file is None else _pod_quota(pod, growth_us, pod_file)
+    least_us = max((quota.target_us for quota in quotas), default=MIN_QUOTA_US)
+    pod_quota = None if pod_file is None else _pod_quota(pod, growth_us, least_us, pod_file)
     if pod.scales_quota:
         if pod_file is not None and pod_quota is not None:
             values.add_quota(pod.view.cgroup, "pod", pod_quota, pod_file)
@@ -235,8 +248,8 @@ class _PodValueCollector:
         )
 
     def add_quota(self, cgroup: str, level: str, quota: Bandwidth, file: _QuotaFile) -> None:
-        """Add a quota that is neither in force nor the original: those need no desired value."""
-        if quota != file.at_rest or file.new_original is not None:
+        """Add a quota, unless it is the one without the strategy."""
+        if file.needs(quota):
             message = f"set {level} cfs quota to {quota.quota_us}"
             self.add(cgroup, QUOTA, quota, message, file.new_original, file.in_force)
 
@@ -253,7 +266,7 @@ def _quota_file(
     return _QuotaFile(
         in_force,
         original,
-        None if original is None else _new_original(pod, cgroup, last, in_force, original),
+        _new_original(pod, cgroup, last, in_force, original or in_force),
         is_foreign=target_us is not None and target_us != in_force.quota_us,
     )
 
@@ -300,27 +313,26 @@ def _container_quota(
     if pod.scales_quota:
         percent = pod.config.cfs_quota_burst_percent
         target_us = target_quota(change, in_force.quota_us, base_us, percent)
-    rest_us = in_force.quota_us
-    if file.original is not None and not file.is_foreign:
-        rest_us = scale_quota(file.at_rest.quota_us, pod.ratio)
-    return _ContainerQuota(
-        container, base_us, file, in_force.quota_us if rest_us < 0 else rest_us, target_us
-    )
+    rest_us = file.at_rest.quota_us
+    if rest_us == UNLIMITED:
+        rest_us = in_force.quota_us
+    elif file.at_rest is not in_force:
+        rest_us = scale_quota(rest_us, pod.ratio)
+    return _ContainerQuota(container, base_us, file, rest_us, target_us)
 
 
-def _pod_quota(pod: BurstPod, growth_us: int, file: _QuotaFile) -> Bandwidth | None:
+def _pod_quota(pod: BurstPod, growth_us: int, least_us: int, file: _QuotaFile) -> Bandwidth | None:
     """Return the pod's quota: the one without bursts, and what its containers have more.
 
-    The former is not always the sum of the containers: a pod may have a limit of its own. `None`:
-    it has none, which stays so.
+    The former is not always the sum of the containers: a pod may have a limit of its own. It is at
+    least the quota of each container, `least_us`. `None`: it has none, which stays so.
     """
     if not pod.scales_quota:
         return file.in_force
-    rest = file.in_force if file.is_foreign else file.at_rest
-    rest_us = scale_quota(rest.quota_us, pod.ratio if pod.scales_pod else None)
+    rest_us = scale_quota(file.at_rest.quota_us, pod.ratio if pod.scales_pod else None)
     if rest_us == UNLIMITED:
         return None
-    return Bandwidth(rest_us + growth_us, file.in_force.period_us)
+    return Bandwidth(max(rest_us + growth_us, least_us), file.in_force.period_us)
 
 
 def _bandwidth(value: CgroupValue | None) -> Bandwidth | None:

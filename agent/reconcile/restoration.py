@@ -41,7 +41,8 @@ class Restoration:
         self._modes = modes
         self._slo_stale_s = slo_stale_s
         self._since: dict[EntryId, float] = {}
-        self._after_s: dict[EntryId, float] = {}
+        # of entries that could not be restored, as they were then
+        self._after_s: dict[EntryId, tuple[float, LedgerEntry]] = {}
         # of those, the refused ones whose originals exceed the values of the groups above
         self._exceeding: set[EntryId] = set()
         self._begun_s: float | None = None
@@ -124,7 +125,7 @@ class Restoration:
         for result in results:
             self._exceeding.discard(result.entry.id)
             if not result.is_done and result.state != "late":
-                self._after_s[result.entry.id] = now_s + UNDO_AGAIN_S
+                self._after_s[result.entry.id] = now_s + UNDO_AGAIN_S, result.entry
                 if result.state == "refused" and _exceeds_limit(values, result.entry):
                     self._exceeding.add(result.entry.id)
         self._after_s = {key: at for key, at in self._after_s.items() if key in ledger.entries}
@@ -135,7 +136,7 @@ class Restoration:
         self, entries: tuple[LedgerEntry, ...], values: CgroupValues, now_s: float
     ) -> list[LedgerEntry]:
         """Return the entries to try now."""
-        due = [entry for entry in entries if now_s >= self._after_s.get(entry.id, 0.0)]
+        due = [entry for entry in entries if self._may_try(entry, now_s)]
         if not self._exceeding:
             return due
         groups = {(entry.key, entry.path) for entry in due}
@@ -150,6 +151,11 @@ class Restoration:
             )
         ]
         return due
+
+    def _may_try(self, entry: LedgerEntry, now_s: float) -> bool:
+        """Return whether to try; the agent has written the file again if its entry is another."""
+        after_s, failed = self._after_s.get(entry.id, (0.0, entry))
+        return now_s >= after_s or entry != failed
 
     def sweep(
         self, ledger: ChangeLedger, layout: CgroupLayout, files: KernelFiles, now_s: float

@@ -152,6 +152,63 @@ def test_after_a_resize_a_raised_quota_begins_at_that_of_the_new_limit(
     assert node.quotas() == [120000, 120000]
 
 
+def test_a_smaller_limit_of_a_container_that_the_runtime_has_set_back_is_no_refused_quota(
+    groups: RealGroups,
+) -> None:
+    node = LimitedNode(groups)
+    node.spec, node.is_throttled = BURST, True
+    for _ in range(4):
+        node.cycle()
+    node.is_throttled = False
+    groups.put(node.scene.container, "cpu.cfs_quota_us", "100000")
+    node.cycle()
+    node.report_limit(200)
+    for _ in range(3):
+        report = node.cycle()
+        assert report.conditions == ()
+        assert node.quotas()[0] >= node.quotas()[1] > 0
+    node.resize(200)
+    node.cycle(RECHECK_S)
+    assert node.quotas() == [20000, 20000]
+
+
+def test_a_larger_limit_on_a_busy_node_is_written_before_its_burst(groups: RealGroups) -> None:
+    node = LimitedNode(groups)
+    node.spec, node.is_throttled = BURST, True
+    for _ in range(3):
+        node.cycle()
+    node.node_cores = 4.0
+    for _ in range(6):
+        node.cycle()
+    node.resize(3000)
+    for _ in range(3):
+        node.cycle()
+    assert node.quotas()[1] < 300000
+    node.report_limit(3000)
+    assert node.cycle().conditions == ()
+    assert node.quotas() == [300000, 300000]
+    assert node.bursts() == [300000, 300000]
+
+
+def test_a_quota_that_stayed_another_programs_is_restored_after_a_later_burst(
+    groups: RealGroups,
+) -> None:
+    node = LimitedNode(groups)
+    node.spec, node.is_throttled = BURST, True
+    for _ in range(3):
+        node.cycle()
+    node.spec = {}
+    groups.put(node.scene.container, "cpu.cfs_quota_us", "110000")
+    node.cycle()
+    assert node.quotas()[1] == 110000
+    node.spec = BURST
+    node.cycle()
+    assert node.quotas()[1] == 132000
+    node.spec = {}
+    node.cycle()
+    assert node.quotas()[1] == 110000
+
+
 def test_a_resize_that_the_kubelet_deferred_gives_no_cpu(groups: RealGroups) -> None:
     node = LimitedNode(groups)
     node.spec = BURST
