@@ -14,7 +14,8 @@ from agent.cgroup.values import CgroupValues
 from agent.cgroup.write_plan import CgroupWrite, DesiredValue, WriteTarget
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 60.0, 3600.0
-BUSY_RETRY_S = 1.0  # for a limit below the usage: the group may shrink at any moment
+# for a limit below the usage, or below that of a group below: it may shrink at any moment
+BUSY_RETRY_S = 1.0
 BUSY_REPORTED = 3  # refusals in a row, without less usage, before the limit is reported
 
 # refusals after which a limit is tried less often: each attempt reclaims page cache
@@ -29,12 +30,15 @@ class WriteErrorClass(enum.Enum):
     GONE = "gone"  # the group was removed, or the kernel lacks the file: no report
     REFUSED = "refused"  # this value in this file: retry with growing pauses
     ORDER = "order"  # the value of another group conflicts: plan again, once
+    BELOW = "below"  # a group below has more: retry once in the next cycle, then as REFUSED
     BUSY = "busy"  # in use: retry in the next cycle
     DENIED = "denied"  # all writes of this kind: the owner stops
     AGAIN = "again"
 
 
 _DENIED = (errno.EROFS, errno.EPERM)
+
+GROUP_BELOW = ": a group below it has more"  # cause of a refusal, for people
 
 _ORDER = (errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.EINVAL)
 
@@ -79,7 +83,7 @@ def nesting_cause(values: CgroupValues, step: CgroupWrite, number: int) -> str:
         return ""
     limit = values.limiting_group(step.desired.cgroup, key, value)
     if limit is None:
-        return ": a group below it has more"
+        return GROUP_BELOW
     group, above = limit
     return f": {group} above it has {key.to_ledger(above)}"
 
@@ -174,16 +178,20 @@ class RefusalTracker:
                 BUSY_RETRY_S if record.times <= BUSY_RETRIES else FIRST_RETRY_S
             )
             return record.times == BUSY_REPORTED
-        record.until_s = now_s + min(
-            FIRST_RETRY_S * 2.0 ** min(record.times - 1, 10), LONGEST_RETRY_S
-        )
+        times = record.times
+        if error_class is WriteErrorClass.BELOW:
+            times -= 1  # a group that was removed counts for the kernel some 20 ms longer
+        if times == 0:
+            record.until_s = now_s + BUSY_RETRY_S
+            return False
+        record.until_s = now_s + min(FIRST_RETRY_S * 2.0 ** min(times - 1, 10), LONGEST_RETRY_S)
         if error_class is WriteErrorClass.REFUSED and desired.key.name not in self._accepted_keys:
             groups = self._refusing_groups.setdefault(desired.key.name, set())
             groups.add(desired.cgroup)
             if len(groups) >= REFUSING_GROUPS:
                 self._suspended_keys[desired.key.name] = now_s + LONGEST_RETRY_S
                 groups.clear()
-        return record.times == 1
+        return times == 1
 
     def record_denial(self, owner: str, reason: str, now_s: float) -> bool:
         """Stop an owner whose writes are not permitted at all; return whether that is new."""

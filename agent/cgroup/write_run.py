@@ -18,6 +18,7 @@ from agent.cgroup.keys import (
 from agent.cgroup.ledger import EntryId, LedgerError
 from agent.cgroup.values import CgroupValues, RawValue
 from agent.cgroup.write_backoff import (
+    GROUP_BELOW,
     RefusalTracker,
     WriteErrorClass,
     burst_cause,
@@ -186,6 +187,8 @@ class WriteRun:
         path = self._host.file_states[desired.target].path(step.file)
         self._audit(step, path, current.get(desired.target), number)
         cause = self._cause(step, number, used)
+        if cause.endswith(GROUP_BELOW):
+            error_class = WriteErrorClass.BELOW
         if error_class is WriteErrorClass.DENIED:
             self.failed_targets.add(desired.target)
             if self._host.refusals.record_denial(desired.owner, cause, self._now_s):

@@ -20,6 +20,7 @@ from agent.cgroup.ledger import (
 from agent.cgroup.processes import process_directory
 from agent.cgroup.restore import RestoreResult, is_known_entry, restore_entries
 from agent.cgroup.values import CgroupFiles, CgroupValues, KernelFiles
+from agent.cgroup.write_backoff import BUSY_RETRY_S, GROUP_BELOW
 from agent.containers.dispatch import ON
 from agent.errors import HostFileError, ParseError
 from agent.slo.status import is_frozen
@@ -125,7 +126,7 @@ class Restoration:
         for result in results:
             self._exceeding.discard(result.entry.id)
             if not result.is_done and result.state != "late":
-                self._after_s[result.entry.id] = now_s + UNDO_AGAIN_S, result.entry
+                self._after_s[result.entry.id] = now_s + self._pause_s(result), result.entry
                 if result.state == "refused" and _exceeds_limit(values, result.entry):
                     self._exceeding.add(result.entry.id)
         self._after_s = {key: at for key, at in self._after_s.items() if key in ledger.entries}
@@ -151,6 +152,14 @@ class Restoration:
             )
         ]
         return due
+
+    def _pause_s(self, result: RestoreResult) -> float:
+        """Return the pause before the next attempt: once a short one if a group below has more.
+
+        A group that was removed just now counts for the kernel some 20 ms longer.
+        """
+        is_first = result.entry.id not in self._after_s
+        return BUSY_RETRY_S if is_first and result.detail.endswith(GROUP_BELOW) else UNDO_AGAIN_S
 
     def _may_try(self, entry: LedgerEntry, now_s: float) -> bool:
         """Return whether to try; the agent has written the file again if its entry is another."""

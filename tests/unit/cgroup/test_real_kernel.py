@@ -274,10 +274,25 @@ def test_groups_below_are_the_cause_where_no_group_above_is(groups: RealGroups) 
     child = groups.container(pod, 1)
     groups.put(child, "cpu.cfs_quota_us", "50000")
     wishes = (wish(pod, CPUS, frozenset({0})), wish(pod, QUOTA, Bandwidth(20000)))
-    problems = applied(writer_of(groups), *wishes).problems
+    writer = writer_of(groups)
+    assert applied(writer, *wishes).problems == (), "it may be a group that was removed just now"
+    assert applied(writer, *wishes, now_s=0.5).audits == ()
+    problems = applied(writer, *wishes, now_s=1.0).problems
     assert [problem.message.endswith(": a group below it has more") for problem in problems] == [
         True
     ] * 2
+    assert applied(writer, *wishes, now_s=2.0).audits == ()
+
+
+def test_a_group_below_that_soon_has_less_is_no_refusal_to_report(groups: RealGroups) -> None:
+    pod = groups.pod()
+    child = groups.container(pod, 1)
+    groups.put(child, "cpu.cfs_quota_us", "50000")
+    writer = writer_of(groups)
+    assert applied(writer, wish(pod, QUOTA, Bandwidth(20000))).unwritten == 1
+    groups.put(child, "cpu.cfs_quota_us", "10000")
+    outcome = applied(writer, wish(pod, QUOTA, Bandwidth(20000)), now_s=1.0)
+    assert (outcome.written, outcome.problems) == (1, ())
 
 
 def test_the_burst_of_another_agent_is_named_where_it_has_a_quota_refused(

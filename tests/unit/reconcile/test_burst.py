@@ -209,6 +209,22 @@ def test_a_quota_that_stayed_another_programs_is_restored_after_a_later_burst(
     assert node.quotas()[1] == 110000
 
 
+def test_a_pods_quota_that_a_group_below_exceeds_for_a_moment_is_restored_soon(
+    groups: RealGroups,
+) -> None:
+    node = LimitedNode(groups)
+    node.spec, node.is_throttled = BURST, True
+    for _ in range(3):
+        node.cycle()
+    groups.put(node.scene.sandbox, "cpu.cfs_quota_us", "150000")  # as a container removed just now
+    node.spec = {}
+    node.cycle()
+    assert node.quotas() == [172800, 100000]
+    groups.put(node.scene.sandbox, "cpu.cfs_quota_us", "-1")
+    node.cycle()
+    assert node.quotas() == [100000, 100000]
+
+
 def test_a_resize_that_the_kubelet_deferred_gives_no_cpu(groups: RealGroups) -> None:
     node = LimitedNode(groups)
     node.spec = BURST
