@@ -315,3 +315,17 @@ def test_a_kernel_without_files_of_memory_qos_is_named(groups: RealGroups) -> No
     _, memory = node.scene.view_of_strategies.strategies
     assert memory.state is StrategyState.UNSUPPORTED
     assert memory.values == 0
+
+
+def test_a_raise_that_a_runtime_undid_is_made_again_while_the_container_is_throttled(
+    groups: RealGroups,
+) -> None:
+    node = LimitedNode(groups)
+    node.spec, node.is_throttled = BURST, True
+    while node.quotas()[1] != 120000:
+        node.cycle()
+    for _ in range(4):
+        groups.put(node.scene.container, "cpu.cfs_quota_us", "100000")
+        node.cycle()
+        node.cycle()
+        assert node.quotas()[1] > 100000
