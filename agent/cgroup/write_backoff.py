@@ -20,6 +20,9 @@ BUSY_REPORTED = 3  # refusals in a row, without less usage, before the limit is 
 
 # refusals after which a limit is tried less often: each attempt reclaims page cache
 BUSY_RETRIES = 60
+# different values in a row that a file refused: later ones wait, too, as where a program's group
+# below has more than any value that a strategy computes anew each second
+REFUSED_VALUES = 5
 REFUSING_GROUPS = 3  # that refuse one key, and none accepts it, before it counts as unsupported
 MISSING_RETRY_S = 60.0  # for a missing file: controllers may be enabled later
 
@@ -91,9 +94,14 @@ def nesting_cause(values: CgroupValues, step: CgroupWrite, number: int) -> str:
 class _RefusalRecord(msgspec.Struct):
     value: CgroupValue
     cause: str = ""  # of the last refusal, for people
+    values: int = 1  # different ones in a row, with the last
     times: int = 0
     until_s: float = 0.0
     least_used: int | None = None  # bytes, of all refusals of a memory limit
+
+    def covers(self, desired: DesiredValue) -> bool:
+        """Return whether the file is expected to refuse this value, too."""
+        return self.value == desired.value or self.values >= REFUSED_VALUES
 
 
 class RefusalTracker:
@@ -111,7 +119,10 @@ class RefusalTracker:
         self._missing_files: dict[WriteTarget, float] = {}
 
     def is_deferred(self, desired: DesiredValue, now_s: float) -> bool:
-        """Return whether the write should wait. Another value may always be tried."""
+        """Return whether the write should wait.
+
+        Another value than the refused one need not, before the file refused several of them.
+        """
         if not (self._suspended_owners or self._suspended_keys or self._records):
             return False
         until = self._suspended_owners.get(desired.owner)
@@ -120,7 +131,7 @@ class RefusalTracker:
         if now_s < self._suspended_keys.get(desired.key.name, 0.0):
             return True
         record = self._records.get(desired.target)
-        return record is not None and record.value == desired.value and now_s < record.until_s
+        return record is not None and now_s < record.until_s and record.covers(desired)
 
     def explain(self, desired: DesiredValue, now_s: float) -> str:
         """Return why the value is not written now; empty if it may be written."""
@@ -134,12 +145,16 @@ class RefusalTracker:
         if self.is_missing(desired.target, now_s):
             return "there is no such file"
         record = self._records.get(desired.target)
-        if record is None or record.value != desired.value:
+        if record is None or not record.covers(desired):
             return ""
-        times = "once" if record.times == 1 else f"{record.times} times"
+        refused = (
+            "it was refused once" if record.times == 1 else f"it was refused {record.times} times"
+        )
+        if record.value != desired.value:
+            refused = f"{record.values} other values were refused in a row"
         cause = f" ({record.cause})" if record.cause else ""
         left_s = max(0.0, record.until_s - now_s)
-        return f"it was refused {times}{cause}; the next attempt is in {left_s:.0f} s"
+        return f"{refused}{cause}; the next attempt is in {left_s:.0f} s"
 
     def is_refused(self, desired: DesiredValue) -> bool:
         """Return whether the kernel refused this value when it was last written."""
@@ -168,8 +183,12 @@ class RefusalTracker:
         next, memory is being reclaimed, and the limit is not refused for good.
         """
         record = self._records.setdefault(desired.target, _RefusalRecord(desired.value))
-        if record.value != desired.value:
-            record.value, record.times, record.least_used = desired.value, 0, None
+        is_other = record.value != desired.value
+        if is_other:
+            record.value, record.least_used = desired.value, None
+            record.values += 1
+            if record.values <= REFUSED_VALUES or error_class is WriteErrorClass.BUSY:
+                record.times = 0
         if used is not None and (record.least_used is None or used < record.least_used):
             record.times, record.least_used = 0, used
         record.times, record.cause = record.times + 1, cause
@@ -191,7 +210,7 @@ class RefusalTracker:
             if len(groups) >= REFUSING_GROUPS:
                 self._suspended_keys[desired.key.name] = now_s + LONGEST_RETRY_S
                 groups.clear()
-        return times == 1
+        return is_other or times == 1
 
     def record_denial(self, owner: str, reason: str, now_s: float) -> bool:
         """Stop an owner whose writes are not permitted at all; return whether that is new."""

@@ -205,3 +205,27 @@ def test_what_a_kernel_refuses_is_reported_and_tried_again(groups: RealGroups) -
     groups.put(below, CPUS, ALL_BUT_LAST)
     node.cycle(120.0)
     assert node.values(CPUS, pod) == [ALL_BUT_LAST] * 3
+
+
+def test_a_limit_that_changes_each_second_and_is_always_refused_is_tried_seldom(
+    groups: RealGroups,
+) -> None:
+    node = SuppressedNode(groups)
+    node.thresholds = QUOTA_POLICY
+    unlisted = groups.make(f"{node.best_effort}/unlisted")  # no pod: nobody ends its quota
+    groups.put(unlisted, QUOTA, "190000")
+    reports = []
+    for second in range(300):
+        node.protected_cores = 0.5 + second % 20 * 0.05
+        reports.append(node.cycle())
+    assert sum(report.refused for report in reports) <= 10
+    assert all(report.conditions for report in reports)
+    explainer = node.scene.reconciler.explainer()
+    assert explainer is not None
+    path = f"{groups.path('cpu', node.best_effort)}/{QUOTA}"
+    explanation = explainer.explain_file(path)
+    assert explanation is not None
+    assert "the kernel refused" in explanation.refusal
+    groups.put(unlisted, QUOTA, "-1")
+    node.cycle(3600.0)
+    assert node.values(QUOTA) != ["-1"]
