@@ -24,7 +24,7 @@ from agent.cli.output import format_document, format_table
 from agent.cli.terminal import standard_output, write_document
 from agent.command_line import ExitStatus
 from agent.containers.cpu_quota import NormalizationHook
-from agent.containers.dispatch import ON, hook_modes
+from agent.containers.dispatch import ON, PLAN, hook_modes
 from agent.containers.hooks import node_hooks
 from agent.doctor.inputs import fetch_agent_snapshot
 from agent.durable import read_file
@@ -264,11 +264,14 @@ def _plan_resctrl(
     )
     settings = inputs.settings
     mode = strategy_modes((RESCTRL,), settings.enforce)[RESCTRL]
-    planner = HostResctrlPlanner(files, ledger, settings.resctrl, mode)
+    protected = settings.enforce.protected_namespaces
+    planner = HostResctrlPlanner(files, ledger, settings.resctrl, mode, protected)
     return planner.plan(snapshot, inputs.clock.monotonic())
 
 
 def _resctrl_changes(plan: HostResctrlPlan) -> tuple[PlannedChange, ...]:
+    # groups of a strategy that is off are removed, as other changes of it are restored
+    mode = PLAN if plan.status.mode == PLAN else ON
     return tuple(
         PlannedChange(
             action=change.action.kind.value,
@@ -277,7 +280,7 @@ def _resctrl_changes(plan: HostResctrlPlan) -> tuple[PlannedChange, ...]:
             current=change.current,
             desired=change.action.text.strip() or change.action.kind.value,
             owner=RESCTRL,
-            mode=plan.status.mode,
+            mode=mode,
             source=change.action.reason,
         )
         for change in plan.changes

@@ -6,6 +6,7 @@ The host may be a recording: only reads are made.
 from __future__ import annotations
 
 import errno
+from collections.abc import Collection
 
 import msgspec
 
@@ -21,7 +22,7 @@ from agent.resctrl.files import (
 )
 from agent.resctrl.group_writer import OWNER, GroupWriter
 from agent.resctrl.manager import NOT_MOUNTED, OFF
-from agent.resctrl.plan import CLASSES, PlanInputs, build_plan
+from agent.resctrl.plan import CLASSES, PlanInputs, ResctrlPlan, build_plan, missing_message
 from agent.resctrl.pods import resctrl_pods
 from agent.resctrl.schemata import format_schemata
 from agent.snapshot.host_files import MAX_READ, HostFiles
@@ -100,27 +101,39 @@ class HostResctrlPlanner:
     """Compares the desired groups of one host with those that exist; tasks are not read."""
 
     def __init__(
-        self, files: ResctrlFiles, ledger: ChangeLedger, settings: ResctrlSettings, mode: str
+        self,
+        files: ResctrlFiles,
+        ledger: ChangeLedger,
+        settings: ResctrlSettings,
+        mode: str,
+        protected_namespaces: Collection[str] = (),
     ) -> None:
-        """`ledger` has the groups of the agent on this host; it is read only."""
+        """`ledger` has the groups of the agent on this host; it is read only.
+
+        Pods in `protected_namespaces` are in no group of a class.
+        """
         self._reader = ResctrlReader(files, settings)
         self._writer = GroupWriter(files, ledger)
         self._settings = settings
         self._mode = mode
+        self._protected_namespaces = protected_namespaces
 
     def plan(self, snapshot: NodeSnapshot, now_s: float) -> HostResctrlPlan:
-        """Return what would be changed now."""
-        if self._mode == OFF:
+        """Return what would be changed now; of a strategy that is off, what it removes."""
+        if self._mode == OFF and not self._writer.has_entries():
             return self._nothing(StrategyState.OFF)
         qos = snapshot.cluster.slo.value.slo.resource_qos
         classes = dict(zip(CLASSES, (qos.be_class, qos.ls_class, qos.lsr_class), strict=True))
         enabled = {name: one.resctrl for name, one in classes.items() if one.resctrl.enable}
-        pods, problems = resctrl_pods(snapshot)
+        pods, problems = resctrl_pods(snapshot, self._protected_namespaces)
+        if self._mode == OFF:
+            enabled, pods, problems = {}, (), ()
         mount = self._reader.mount(now_s)
         if mount is None:
             is_requested = bool(enabled) or any(pod.request.is_set for pod in pods)
-            state = StrategyState.UNSUPPORTED if is_requested else StrategyState.IDLE
-            return self._nothing(state, NOT_MOUNTED if is_requested else "")
+            if is_requested:
+                return self._nothing(StrategyState.UNSUPPORTED, NOT_MOUNTED)
+            return self._nothing(StrategyState.OFF if self._mode == OFF else StrategyState.IDLE)
         try:
             vendor = snapshot.cpus.value.info.vendor
             inodes = self._writer.own_inodes(mount)
@@ -132,20 +145,30 @@ class HostResctrlPlanner:
                 capabilities=content.capabilities,
                 classes=enabled,
                 pods=pods,
-                is_pod_list_complete=snapshot.cluster.has_pod_list,
+                is_pod_list_complete=snapshot.cluster.has_pod_list or self._mode == OFF,
                 groups=content.groups,
-                monitors_pods=self._settings.monitor_pods,
+                monitors_pods=self._settings.monitor_pods and self._mode != OFF,
             )
         )
         reasons = "; ".join(f"{problem.reason}: {problem.message}" for problem in plan.problems[:3])
-        state = StrategyState.ACTIVE if plan.groups or plan.actions else StrategyState.IDLE
         return HostResctrlPlan(
             status=StrategyStatus(
-                name=OWNER, mode=self._mode, state=state, message=reasons, values=len(plan.groups)
+                name=OWNER,
+                mode=self._mode,
+                state=self._state(plan),
+                message=reasons or missing_message(plan),
+                values=len(plan.groups),
             ),
             changes=tuple(_change(content, action) for action in plan.actions),
             problems=(*plan.problems, *problems),
         )
+
+    def _state(self, plan: ResctrlPlan) -> StrategyState:
+        if self._mode == OFF:
+            return StrategyState.OFF
+        if plan.groups or plan.actions:
+            return StrategyState.ACTIVE
+        return StrategyState.UNSUPPORTED if plan.missing_parts else StrategyState.IDLE
 
     def _nothing(self, state: StrategyState, message: str = "") -> HostResctrlPlan:
         status = StrategyStatus(name=OWNER, mode=self._mode, state=state, message=message)

@@ -22,7 +22,7 @@ from agent.resctrl.files import (
     mount_resctrl,
 )
 from agent.resctrl.group_writer import OWNER, GroupWriter
-from agent.resctrl.plan import PlanInputs, ResctrlPlan, ResctrlPod, build_plan
+from agent.resctrl.plan import PlanInputs, ResctrlPlan, ResctrlPod, build_plan, missing_message
 from agent.resctrl.pods import TaskReader, resctrl_pods, starting_pod, without_class
 from agent.resctrl.refusals import RefusalMemory
 from agent.resctrl.schemata import flatten
@@ -314,12 +314,11 @@ class ResctrlManager:
         own = {name for name, group in content.groups.items() if group.is_own and name}
         lasting = self._refusals.problems(self._clock.monotonic())
         problems = (*plan.problems, *pod_problems, *execution.problems, *lasting)
-        state = StrategyState.ACTIVE if own or problems else StrategyState.IDLE
-        view = self._view(content, plan, state, problems)
+        view = self._view(content, plan, problems, is_active=bool(own or problems))
         view = msgspec.structs.replace(
             view,
-            state=StrategyState.FROZEN if is_slo_frozen and self._classes is None else state,
-            message=NOT_CONFIRMED if is_slo_frozen else "",
+            state=StrategyState.FROZEN if is_slo_frozen and self._classes is None else view.state,
+            message=NOT_CONFIRMED if is_slo_frozen else view.message,
             ready_groups=tuple(sorted(own - unready)),
             planned=execution.remaining,
         )
@@ -337,8 +336,8 @@ class ResctrlManager:
             return self._report(self._empty_view(StrategyState.OFF, "", ()))
         inputs = self._inputs(content, snapshot, pods, is_enforced=True)
         plan = build_plan(inputs)
-        state = StrategyState.ACTIVE if plan.actions else StrategyState.IDLE
-        view = self._view(content, plan, state, (*plan.problems, *pod_problems))
+        problems = (*plan.problems, *pod_problems)
+        view = self._view(content, plan, problems, is_active=bool(plan.actions))
         view = msgspec.structs.replace(view, planned=plan.actions, class_groups=())
         new = [action for action in plan.actions if action not in self._planned]
         self._planned = plan.actions
@@ -351,10 +350,17 @@ class ResctrlManager:
         self,
         content: ResctrlContent,
         plan: ResctrlPlan,
-        state: StrategyState,
         problems: tuple[Problem, ...],
+        *,
+        is_active: bool,
     ) -> ResctrlView:
-        view = self._empty_view(state, "", tuple(dict.fromkeys(problems)))
+        """Return the view; a request without effect makes no group, and is not supported."""
+        idle = StrategyState.UNSUPPORTED if plan.missing_parts else StrategyState.IDLE
+        view = self._empty_view(
+            StrategyState.ACTIVE if is_active else idle,
+            "" if problems else missing_message(plan),
+            tuple(dict.fromkeys(problems)),
+        )
         planned = {group.name: group for group in plan.groups}
         groups = []
         for name, existing in sorted(content.groups.items()):

@@ -9,7 +9,13 @@ import msgspec
 from agent.containers.resctrl import CLASS_OF_QOS, NO_REQUEST, ResctrlRequest, group_name
 from agent.resctrl.capabilities import Capabilities
 from agent.resctrl.schemata import Schemata, difference, format_line, format_schemata, overlay
-from agent.resctrl.values import MaskError, class_values, needs_bandwidth, pod_values
+from agent.resctrl.values import (
+    MaskError,
+    class_values,
+    missing_parts,
+    needs_bandwidth,
+    pod_values,
+)
 from agent.snapshot.inventory import Problem
 from agent.snapshot.self_check import ResctrlAction, ResctrlActionKind
 from agent.snapshot.slo import ResctrlQos
@@ -86,6 +92,7 @@ class ResctrlPlan(msgspec.Struct, frozen=True, kw_only=True):
     actions: tuple[ResctrlAction, ...] = ()
     problems: tuple[Problem, ...] = ()
     refused_lines: frozenset[RefusedLine] = frozenset()  # those of the inputs that are desired
+    missing_parts: tuple[str, ...] = ()  # that someone asks for, and that cannot be divided here
     closids: int = 0  # that the agent may use
     monitored_pods: int = 0
 
@@ -116,9 +123,18 @@ def build_plan(inputs: PlanInputs) -> ResctrlPlan:
         actions=actions,
         problems=tuple(choice.problems),
         refused_lines=frozenset(choice.refused_lines),
+        missing_parts=tuple(sorted(choice.missing_parts)),
         closids=choice.closids,
         monitored_pods=len(monitors),
     )
+
+
+def missing_message(plan: ResctrlPlan) -> str:
+    """Return for people what is requested without effect here; empty for nothing."""
+    if not plan.missing_parts:
+        return ""
+    parts = " and ".join(plan.missing_parts)
+    return f"hardware or kernel do not divide {parts}: what is requested of it has no effect"
 
 
 class _GroupChoice:
@@ -131,6 +147,7 @@ class _GroupChoice:
         self.closids = max(0, inputs.capabilities.closids - 1 - foreign)
         self.problems = list(inputs.capabilities.problems)
         self.refused_lines: set[RefusedLine] = set()  # desired, and refused by the kernel
+        self.missing_parts: set[str] = set()
 
     def groups(self) -> list[PlannedGroup]:
         """Return the groups for which the hardware suffices, those that matter most first."""
@@ -197,6 +214,8 @@ class _GroupChoice:
         except MaskError as error:
             self.problems.append(Problem(reason=BAD_RANGE, message=f"{reason}: {error}"))
             return None
+        if not capabilities.problems:  # else it is not known what the hardware has
+            self.missing_parts.update(missing_parts(capabilities, request))
         if needs_bandwidth(capabilities.bandwidth, percents):
             message = f"{reason}: resctrl is mounted with mba_MBps; set resctrl.domain_mbps"
             self.problems.append(Problem(reason=BANDWIDTH_UNKNOWN, message=message))

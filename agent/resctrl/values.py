@@ -6,6 +6,8 @@ refused by the kernel, the mask or value is the nearest one that the kernel acce
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from agent.containers.resctrl import ResctrlRequest
 from agent.errors import AgentError
 from agent.resctrl.capabilities import (
@@ -116,6 +118,24 @@ def pod_values(capabilities: Capabilities, request: ResctrlRequest) -> Schemata:
         reached = {domain: one for domain, one in amounts.items() if one is not None}
         values |= {BANDWIDTH: reached} if reached else {}
     return values
+
+
+def missing_parts(
+    capabilities: Capabilities, request: ResctrlQos | ResctrlRequest
+) -> Iterator[str]:
+    """Yield the names of what a request limits, and what cannot be divided here."""
+    if isinstance(request, ResctrlQos):
+        start, end = request.cat_range_start_percent, request.cat_range_end_percent
+        limits_cache = start < end and (start, end) != (0, FULL_PERCENT)
+        percents: tuple[int | None, ...] = (request.mba_percent,)
+    else:
+        limits_cache = request.cache is not None or bool(request.caches)
+        single = (one for _, one in request.bandwidths_percent)
+        percents = (request.bandwidth_percent, *single)
+    if capabilities.cache is None and limits_cache:
+        yield "the last-level cache"
+    if capabilities.bandwidth is None and any(0 < (one or 0) < FULL_PERCENT for one in percents):
+        yield "memory bandwidth"
 
 
 def needs_bandwidth(bandwidth: BandwidthAllocation | None, percents: tuple[int, ...]) -> bool:

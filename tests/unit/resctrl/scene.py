@@ -60,7 +60,7 @@ class Scene:
         self.host = EmulatedHost(machine, options)
         self.clock = ManualClock()
         self.mode = mode
-        self._protected_namespaces = protected_namespaces
+        self.protected_namespaces = protected_namespaces
         self.settings = msgspec.convert(settings, ResctrlSettings)
         self._ledger_path = ledger_path
         self.ledger = self._load_ledger()
@@ -96,7 +96,7 @@ class Scene:
             slo_stale_s=SLO_STALE_S,
             files=self.host,
             mount=self.host.mount,
-            protected_namespaces=self._protected_namespaces,
+            protected_namespaces=self.protected_namespaces,
         )
 
     def set_class(self, name: str, values: ResctrlQos) -> None:

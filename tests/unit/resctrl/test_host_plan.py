@@ -15,13 +15,14 @@ from agent.resctrl.capabilities import INFO_FILES
 from agent.resctrl.host_plan import HostResctrlPlan, HostResctrlPlanner, ReadOnlyResctrlFiles
 from agent.snapshot.self_check import StrategyState
 from tests.resctrl.host import POINT
+from tests.resctrl.machine import Machine
 from tests.unit.resctrl.scene import HALF, Scene, group, qos
 
 
 def planned(scene: Scene, mode: str = "on", *, recorded: bool = False) -> HostResctrlPlan:
     files = ReadOnlyResctrlFiles(scene.host) if recorded else scene.host
     ledger = ChangeLedger(None, "") if recorded else scene.ledger
-    planner = HostResctrlPlanner(files, ledger, ResctrlSettings(), mode)
+    planner = HostResctrlPlanner(files, ledger, scene.settings, mode, scene.protected_namespaces)
     return planner.plan(scene.snapshot, scene.clock.monotonic())
 
 
@@ -62,6 +63,35 @@ def test_what_the_manager_has_done_is_planned_no_more() -> None:
     assert (change.action.kind.value, change.path) == ("write", "/sys/fs/resctrl/BE/schemata")
     assert change.current is not None
     assert change.current != change.action.text.strip()
+
+
+def test_groups_of_a_strategy_that_is_off_now_are_planned_to_be_removed() -> None:
+    scene = Scene()
+    scene.set_class("BE", qos(0, 30))
+    scene.cycle()
+    assert rows(planned(scene, "off")) == [("remove", "/sys/fs/resctrl/BE", "")]
+    scene.restart("off")
+    scene.cycle()
+    assert scene.groups() == set()
+    assert rows(planned(scene, "off")) == []
+
+
+def test_pods_of_protected_namespaces_are_planned_for_as_the_manager_does_it() -> None:
+    scene = Scene(protected_namespaces=("test",), monitor_pods=True)
+    scene.set_class("BE", qos(0, 30))
+    scene.add_pod(1)
+    before = rows(planned(scene))
+    scene.cycle()
+    assert before
+    assert rows(planned(scene)) == []
+
+
+def test_a_part_that_the_hardware_lacks_is_named() -> None:
+    scene = Scene(Machine(mb_domains=()))
+    scene.set_class("BE", qos(0, 100, 30))
+    status = planned(scene).status
+    assert status.state is StrategyState.UNSUPPORTED
+    assert "memory bandwidth" in status.message
 
 
 def test_without_a_mount_the_need_for_it_is_reported() -> None:

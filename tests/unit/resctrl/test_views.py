@@ -13,8 +13,10 @@ from agent.objects.device_annotations import RESCTRL_ANNOTATION, agent_annotatio
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.self_check import EnforcementView, StrategyState
+from agent.snapshot.slo import ResctrlQos
 from agent.web.page.qos_section import qos_section
 from tests.factory import NOW_S, snapshot
+from tests.resctrl.machine import Machine
 from tests.unit.resctrl.scene import HALF, Scene, group, qos
 
 
@@ -73,3 +75,32 @@ def test_the_state_of_the_strategy_has_its_figures_and_problems(scene: Scene) ->
     status = scene.manager.status()
     assert status.state is StrategyState.UNSUPPORTED
     assert "mount" in status.message
+
+
+@pytest.mark.parametrize("mode", ["on", "plan"])
+@pytest.mark.parametrize(
+    ("machine", "values", "part"),
+    [
+        (Machine(l3_domains=(), rmids=0), qos(0, 30, 100), "the last-level cache"),
+        (Machine(mb_domains=()), qos(0, 100, 30), "memory bandwidth"),
+    ],
+)
+def test_a_class_that_asks_only_for_what_the_hardware_lacks_is_unsupported(
+    machine: Machine, values: ResctrlQos, part: str, mode: str
+) -> None:
+    scene = Scene(machine, mode=mode)
+    scene.set_class("BE", values)
+    view = scene.cycle()
+    assert (view.state, view.groups) == (StrategyState.UNSUPPORTED, ())
+    assert part in view.message
+    scene.classes.clear()
+    scene.cycle(31)
+    assert scene.manager.view.state is StrategyState.IDLE
+
+
+def test_of_hardware_without_bandwidth_the_other_part_of_a_pod_s_request_is_named() -> None:
+    scene = Scene(Machine(mb_domains=()))
+    scene.add_pod(1, "LS", '{"llc":{"schemata":{"range":[0,50]}},"mb":{"schemata":{"percent":20}}}')
+    view = scene.cycle()
+    assert view.state is StrategyState.ACTIVE
+    assert "memory bandwidth" in view.message
