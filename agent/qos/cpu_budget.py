@@ -17,6 +17,7 @@ from agent.snapshot.usage import CgroupUsage, UsageSample
 MIN_QUOTA_US = 2000  # best-effort pods get at least this of each period
 GROWTH_US_PER_CPU = PERIOD_US // 10  # by which a quota grows in one step
 TOLERANCE_US_PER_CPU = PERIOD_US // 100  # a smaller difference is not written
+UNMEASURED_S = 5.0  # for which a best-effort pod without a sample counts as one that begins
 BEST_EFFORT_BASE = "KubepodsBesteffort"
 
 
@@ -29,12 +30,70 @@ class CpuUse(msgspec.Struct, frozen=True, kw_only=True):
     applications_cores: float = 0.0
     protected_applications_cores: float = 0.0
     reserved_cores: float = 0.0
+    # of what is outside of pods: the rest is that of best-effort pods without a sample
+    largest_outside_cores: float = float("inf")
+
+    @property
+    def outside_cores(self) -> float:
+        """Return what the node uses outside of the pods that were measured and of applications."""
+        return self.node_cores - self.pods_cores - self.applications_cores
 
     @property
     def system_cores(self) -> float:
         """Return what the node uses outside of pods and host applications, or has reserved."""
-        outside = self.node_cores - self.pods_cores - self.applications_cores
-        return max(outside, 0.0, self.reserved_cores)
+        outside_cores = min(self.outside_cores, self.largest_outside_cores)
+        return max(outside_cores, 0.0, self.reserved_cores)
+
+
+class OutsideUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the node used outside of pods when all of them were measured.
+
+    The other fields are those of the last sample; times are monotonic.
+    """
+
+    cores: float
+    complete_s: float
+    sample_s: float
+    best_effort: frozenset[str]  # uids of the measured pods
+    has_ended: bool = False  # a best-effort pod of the sample before is not in it
+
+
+def without_unmeasured_pods(
+    use: CpuUse,
+    usage: UsageSample,
+    sample_s: float,
+    pods: tuple[QosPod, ...],
+    last: OutsideUse | None,
+) -> tuple[CpuUse, OutsideUse | None]:
+    """Return the use without that of best-effort pods that have no sample, and the next `last`.
+
+    A pod that began or ended since the sample before is part of the node's use, but has none of
+    its own. Of best-effort pods it must not count as the system's: it would take their CPUs away.
+    As long as others are not measured either, or for more than `UNMEASURED_S`, it does.
+    """
+    best_effort = {pod.uid for pod in pods if is_best_effort(pod)}
+    unmeasured = {uid for uid, sample in usage.pods.items() if sample.cpu_cores is None}
+    unmeasured.update(
+        pod.uid for pod in pods if pod.cgroup and pod.is_active and pod.uid not in usage.pods
+    )
+    measured = frozenset(best_effort.intersection(usage.pods) - unmeasured)
+    has_ended = False
+    if last is not None:
+        is_new = sample_s != last.sample_s
+        has_ended = not last.best_effort <= usage.pods.keys() if is_new else last.has_ended
+    if not unmeasured and not has_ended:
+        complete = OutsideUse(
+            cores=use.outside_cores, complete_s=sample_s, sample_s=sample_s, best_effort=measured
+        )
+        return use, complete
+    if last is None:
+        return use, None
+    if unmeasured <= best_effort and sample_s - last.complete_s <= UNMEASURED_S:
+        use = msgspec.structs.replace(use, largest_outside_cores=last.cores)
+    last = msgspec.structs.replace(
+        last, sample_s=sample_s, best_effort=measured, has_ended=has_ended
+    )
+    return use, last
 
 
 def budget_milli(capacity_milli: int, thresholds: ResourceThresholds, use: CpuUse) -> int:

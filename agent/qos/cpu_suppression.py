@@ -19,6 +19,7 @@ from agent.qos.cpu_budget import (
     BEST_EFFORT_BASE,
     NO_CUT,
     STEP_S,
+    OutsideUse,
     PressureCut,
     budget_milli,
     measured_use,
@@ -26,6 +27,7 @@ from agent.qos.cpu_budget import (
     quota_us,
     react_to_stall,
     reserved_cores,
+    without_unmeasured_pods,
 )
 from agent.qos.cpu_choice import (
     CandidateCpus,
@@ -89,6 +91,7 @@ class SuppressionState(msgspec.Struct, frozen=True, kw_only=True):
     plan: StrategyPlan = StrategyPlan()
     limits: Limits = Limits()
     base: StepBase = StepBase()
+    outside: OutsideUse | None = None
     cut: PressureCut = NO_CUT
     stalls: int | None = None  # that were reacted to; None: none counts yet
     candidates: CandidateCpus = CandidateCpus()
@@ -109,6 +112,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     cpus: CpuSet | None  # in force
     quota: Bandwidth  # in force
     uses_quota: bool
+    outside: OutsideUse | None
     message: str = ""
 
     @property
@@ -155,7 +159,8 @@ class CpuSuppression:
                 candidates=_candidates(inputs),
                 children=state.children if children == state.children else children,
             )
-        state = msgspec.structs.replace(state, base=_step_base(inputs.now_s, state.base, facts))
+        base = _step_base(inputs.now_s, state.base, facts)
+        state = msgspec.structs.replace(state, base=base, outside=facts.outside)
         limits = _formula_limits(inputs, state, facts)
         if limits is None:
             return _wait(state, EVERY_CPU_IS_TAKEN)
@@ -249,8 +254,11 @@ def _read_facts(inputs: QosInputs, state: SuppressionState) -> NodeFacts | str:
         annotated = _annotated_cores(inputs)
         reserved = reserved_cores(inputs.node, annotated)
         use = measured_use(inputs.usage, inputs.pods, inputs.slo.host_applications, reserved)
-    if use is None:
+    if use is None or inputs.usage is None or inputs.usage_taken_s is None:
         return "the node's CPU usage is not measured"
+    use, outside = without_unmeasured_pods(
+        use, inputs.usage, inputs.usage_taken_s, inputs.pods, state.outside
+    )
     kubelet = inputs.cluster.kubelet.value
     is_static = kubelet is not None and kubelet.cpu_manager_policy == STATIC_POLICY
     uses_quota = is_static or wants_quota
@@ -265,6 +273,7 @@ def _read_facts(inputs: QosInputs, state: SuppressionState) -> NodeFacts | str:
         cpus=cpus,
         quota=quota,
         uses_quota=uses_quota,
+        outside=outside,
         message=QUOTA_FOR_STATIC if is_static else "",
     )
 

@@ -319,6 +319,59 @@ def test_a_node_whose_use_is_not_measured_is_no_idle_node() -> None:
     assert one.plan.state is StrategyState.WAITING
 
 
+def measured_scene() -> Suppression:
+    """A node of which best-effort pods may use 5 CPUs of 8, and use 2."""
+    one = scene(thresholds=WHOLE_NODE)
+    one.node.pod_cores["be"] = 2.0
+    one.load(2.0, node_cores=5.0)  # the system uses 1
+    one.cycle()
+    assert one.figure("budget_cores") == 5.0
+    return one
+
+
+def test_the_unmeasured_use_of_a_new_best_effort_pod_takes_no_cpu_from_its_class() -> None:
+    one = measured_scene()
+    one.node.add(best_effort("new"))
+    one.load(2.0, node_cores=8.0)  # the new pod used 3, and has no sample yet
+    one.cycle()
+    assert one.figure("budget_cores") == 5.0
+    one.node.pod_cores["new"] = 3.0
+    one.cycle()
+    assert one.figure("budget_cores") == 5.0
+
+
+def test_what_a_best_effort_pod_used_before_its_end_takes_no_cpu_from_its_class() -> None:
+    one = measured_scene()
+    del one.node.pod_cores["be"]
+    one.node.replace(latency_sensitive(), best_effort("other"))
+    one.node.pod_cores["other"] = 0.0
+    one.cycle()
+    assert one.figure("budget_cores") == 5.0
+    one.cycle(0.0)  # another decision by the same sample
+    assert one.figure("budget_cores") == 5.0
+    one.cycle()  # the node uses as much as before: it is not the pod that ended
+    assert one.figure("budget_cores") == 3.0
+
+
+def test_a_best_effort_pod_that_is_never_measured_counts_as_the_system_after_a_while() -> None:
+    one = measured_scene()
+    one.node.add(best_effort("new"))
+    one.load(2.0, node_cores=8.0)
+    budgets = []
+    for _ in range(8):
+        one.cycle()
+        budgets.append(one.figure("budget_cores"))
+    assert budgets == [5.0] * 5 + [2.0] * 3
+
+
+def test_while_a_protected_pod_is_not_measured_all_that_is_unknown_counts_as_protected() -> None:
+    one = measured_scene()
+    one.node.add(best_effort("new"), latency_sensitive(uid="starting"))
+    one.load(2.0, node_cores=8.0)
+    one.cycle()
+    assert one.figure("budget_cores") == 2.0
+
+
 def test_without_any_pod_all_limits_are_restored() -> None:
     one = scene()
     one.cycle()
