@@ -53,7 +53,9 @@ QUOTA_POLICY = "cfsQuota"
 KUBELET_ANSWER_S = 10.0  # until then the kubelet may still say whether it allocates CPUs
 NO_LIMIT = Bandwidth(UNLIMITED_QUOTA, PERIOD_US)
 LSR_CLASS = "LSR"
-EVERY_CPU_IS_TAKEN = "BENoCandidates: every CPU is reserved or belongs to a pod of class LSE"
+EVERY_CPU_IS_TAKEN = (
+    "BENoCandidates: every CPU is reserved, isolated, or belongs to a pod of class LSE"
+)
 QUOTA_FOR_STATIC = "quota instead of CPUs: the kubelet allocates CPUs itself (static policy)"
 STALLS_IGNORED = "stalls are ignored: pods wait although best-effort pods have nearly no CPU"
 NO_IDLE = "the kernel has no cpu.idle"
@@ -302,6 +304,7 @@ def _candidates(inputs: QosInputs) -> CandidateCpus:
     services = annotations.system_qos
     excluded = annotated_cpus(annotations, inputs.cpus).union(
         services.exclusive_cpus if services is not None else frozenset(),
+        inputs.cpus.isolated,  # the kernel would leave all threads on the first of them
         *(pod.cpus for pod in owners if pod.label == EXCLUSIVE_CLASS),
     )
     lsr = frozenset[int]().union(*(pod.cpus for pod in owners if pod.label == LSR_CLASS))

@@ -147,6 +147,7 @@ class QosNode:
     has_pods: bool = True
     views: tuple[PodView, ...] = ()
     topology: tuple[Cpu, ...] | None = None  # None: `cpus` cores of one socket
+    isolated: CpuSet = frozenset()
     kubelet: SnapshotPart[KubeletView | None] = SnapshotPart(None)
     is_clustered: bool = False
     pressure: PressureWatch = PressureWatch()
@@ -214,7 +215,8 @@ class QosNode:
         cpus = self.topology
         if cpus is None:
             cpus = tuple(Cpu(id=one, core=one, socket=0, node=0, l3=0) for one in range(self.cpus))
-        return CpuTopology(cpus=cpus, usable=frozenset(cpu.id for cpu in cpus))
+        usable = frozenset(cpu.id for cpu in cpus)
+        return CpuTopology(cpus=cpus, usable=usable, isolated=self.isolated)
 
 
 def by_target(plan: StrategyPlan) -> dict[tuple[str, str], CgroupValue]:

@@ -187,6 +187,16 @@ def test_exclusive_cpus_of_system_services_are_no_candidates() -> None:
     assert one.cpus() == "2,4-5"
 
 
+def test_cpus_that_the_kernel_balances_no_load_on_are_no_candidates() -> None:
+    one = scene(isolated=parse_cpu_list("0-3"))  # as of isolcpus=0-3
+    one.cycle()
+    assert one.cpus() == "4-6"
+    one.node.isolated = ALL
+    one.cycle()
+    assert one.cpus() == "4-6"
+    assert "BENoCandidates" in one.plan.message
+
+
 def test_cpus_that_the_root_of_all_pods_lacks_are_no_candidates() -> None:
     one = scene(layout=V1)
     one.node.files.put(ROOT, CPUS, parse_cpu_list("2-3,6"))
