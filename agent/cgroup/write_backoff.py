@@ -125,13 +125,15 @@ class RefusalTracker:
         """
         if not (self._suspended_owners or self._suspended_keys or self._records):
             return False
-        until = self._suspended_owners.get(desired.owner)
-        if until is not None and now_s < until[0]:
-            return True
-        if now_s < self._suspended_keys.get(desired.key.name, 0.0):
+        if self.is_suspended(desired, now_s):
             return True
         record = self._records.get(desired.target)
         return record is not None and now_s < record.until_s and record.covers(desired)
+
+    def is_suspended(self, desired: DesiredValue, now_s: float) -> bool:
+        """Return whether no value of this owner, or of this key, is written now."""
+        until_s, _ = self._suspended_owners.get(desired.owner, (0.0, ""))
+        return now_s < until_s or now_s < self._suspended_keys.get(desired.key.name, 0.0)
 
     def explain(self, desired: DesiredValue, now_s: float) -> str:
         """Return why the value is not written now; empty if it may be written."""

@@ -100,6 +100,11 @@ class WriteRun:
         """Make the writes in order, except those that are certain to fail."""
         for step in steps:
             target = step.desired.target
+            # other groups may have refused all such writes since the plan was made
+            if self._host.refusals.is_suspended(step.desired, self._now_s):
+                self._stuck.add(target)
+                self._unwritten.add(target)
+                continue
             if self._stuck or self.failed_targets:
                 if target in self._stuck or target in self.failed_targets:
                     continue

@@ -167,6 +167,25 @@ def test_an_owner_without_permission_stops_and_reports_it_once(number: int) -> N
     assert run(writer, wish(ONE, BVT, 2, owner="other"), now_s=1.0).written == 1
 
 
+@pytest.mark.parametrize(
+    ("number", "attempts"), [(errno.EROFS, 1), (errno.EPERM, 1), (errno.EOPNOTSUPP, 3)]
+)
+def test_what_every_group_refuses_is_not_tried_in_every_group_of_one_cycle(
+    number: int, attempts: int
+) -> None:
+    pods = [f"/kubepods/pod{place}" for place in range(250)]
+    files = TableFiles(**{f"{pod}/cpu.bvt_warp_ns": "0\n" for pod in pods})
+    files.refuses = {"bvt_warp_ns": [number] * 999}
+    writer, desired = writer_of(files), [wish(pod, BVT, 2) for pod in pods]
+    of_a_strategy, of_a_hook = (writer.prepare(one, 0.0) for one in (desired[1:], desired[:1]))
+    outcome = writer.apply(of_a_strategy, 0.0)
+    assert len(outcome.audits) == attempts
+    assert outcome.unwritten == len(pods) - 1
+    assert writer.apply(of_a_hook, 0.0).audits == ()
+    files.refuses = {}
+    assert run(writer, *desired, now_s=3601.0).written == len(pods)
+
+
 def test_a_write_is_repeated_at_once_after_eagain() -> None:
     files = TableFiles(**{f"{POD}/memory.max": "max\n"})
     files.refuses = {"memory.max": [errno.EAGAIN, errno.EAGAIN]}
