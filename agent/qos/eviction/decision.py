@@ -13,6 +13,7 @@ import msgspec
 
 from agent.qos.eviction.history import CPU_LOOP
 from agent.qos.eviction.state import (
+    EndedPod,
     EvictionDecision,
     EvictionInputs,
     EvictionRules,
@@ -43,10 +44,10 @@ def evict(inputs: EvictionInputs, state: EvictionState) -> EvictionDecision:
     tasks = tuple(builder.tasks)
     obstacle = eviction_obstacle(inputs, state)
     confirmed = tuple(task for task in tasks if task.is_confirmed)
-    choices = tuple(_choose(confirmed, inputs))
+    choices = tuple(_choose(confirmed, inputs, state))
     for task in tasks:
         reason = obstacle if task.is_confirmed else NOT_CONFIRMED
-        expected = choices if task.is_confirmed else tuple(_choose((task,), inputs))
+        expected = choices if task.is_confirmed else tuple(_choose((task,), inputs, state))
         names = tuple(_name(pod) for pod, owner, _ in expected if owner is task)
         reports[task.feature] = msgspec.structs.replace(
             reports[task.feature], state=_state_of(names, reason), reason=reason, victims=names
@@ -87,7 +88,7 @@ def _advance(inputs: EvictionInputs, state: EvictionState) -> EvictionState:
         samples = (*samples, inputs.sample)
     oldest_s = inputs.now_s - max(averaging_window_s(inputs), 2 * inputs.collect_s)
     return msgspec.structs.replace(
-        state,
+        _follow_pods(inputs, state),
         started_s=inputs.now_s if state.started_s is None else state.started_s,
         samples=samples_since(samples, oldest_s),
         zero_since_s={
@@ -95,6 +96,20 @@ def _advance(inputs: EvictionInputs, state: EvictionState) -> EvictionState:
             for name, amount in inputs.allocatable.items()
             if amount == 0
         },
+    )
+
+
+def _follow_pods(inputs: EvictionInputs, state: EvictionState) -> EvictionState:
+    """Return the state with the pods that ended since the last sample was taken."""
+    sample = inputs.sample
+    if sample is None or not (inputs.slo.enable and inputs.has_pods and inputs.is_measured):
+        return state  # the inputs have no pods, or not all of them
+    active = {pod.ref.uid: pod for pod in inputs.pods if pod.is_active}
+    ended = (EndedPod(pod, inputs.now_s) for uid, pod in state.active.items() if uid not in active)
+    return msgspec.structs.replace(
+        state,
+        active=active,
+        ended=tuple(one for one in (*state.ended, *ended) if one.at_s > sample.taken_s),
     )
 
 
@@ -123,16 +138,23 @@ def contribution(pod: EvictionPod, target: ReleaseTarget) -> Amounts:
 Choice = tuple[EvictionPod, EvictionTask, bool]  # True: the runtime stops its containers
 
 
-def _choose(tasks: Iterable[EvictionTask], inputs: EvictionInputs) -> Iterator[Choice]:
-    """Yield victims within this minute's limit; pods that end already count as released first."""
+def _choose(
+    tasks: Iterable[EvictionTask], inputs: EvictionInputs, state: EvictionState
+) -> Iterator[Choice]:
+    """Yield victims within this minute's limit.
+
+    Pods that end already, or that ended since the last sample, count as released first.
+    """
     history = inputs.history
     budget = inputs.rules.max_per_minute - history.spent()
     ending_uids = history.ending(inputs.now_s)
     excluded_uids = {*ending_uids, *history.ending_until_s}
     released: dict[ReleaseTarget, dict[str, int]] = {USAGE: {}, REQUESTS: {}}
     for pod in inputs.pods:
-        if pod.ref.uid in ending_uids:
+        if pod.ref.uid in ending_uids and pod.is_active:
             _add(released, pod)
+    for one in state.ended:
+        _add(released, one.pod)
     is_api_open = inputs.now_s >= history.hold_until_s
     for task in tasks:
         is_chosen = False

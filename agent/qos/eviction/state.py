@@ -76,6 +76,13 @@ class SampleCount(msgspec.Struct, frozen=True):
     taken_s: float
 
 
+class EndedPod(msgspec.Struct, frozen=True):
+    """A pod that is not active any more, as it was before, and when that was noticed."""
+
+    pod: EvictionPod
+    at_s: float
+
+
 class EvictionState(msgspec.Struct, frozen=True, kw_only=True):
     """What one strategy remembers; times are monotonic."""
 
@@ -83,6 +90,8 @@ class EvictionState(msgspec.Struct, frozen=True, kw_only=True):
     samples: tuple[CpuSample, ...] = ()
     sample_counts: Mapping[str, SampleCount] = {}  # by feature
     zero_since_s: Mapping[str, float] = {}  # by resource
+    active: Mapping[str, EvictionPod] = {}  # pods of the last measured round, by uid
+    ended: tuple[EndedPod, ...] = ()  # whose amounts the last sample may still have
 
 
 class ReportState(enum.Enum):

@@ -125,14 +125,20 @@ class TaskBuilder:
         return ({resource: release} if release > 0 else {}), ""
 
     def used(self, resource: str) -> int | None:
-        """Return the node's memory usage, or its mean CPU usage; `None`: it is not measured."""
+        """Return the node's memory usage, or its CPU usage; `None`: it is not measured.
+
+        That of CPU is the mean of the window, or the last sample's if that is less: the mean still
+        has what was released meanwhile. Koordinator takes the mean.
+        """
         if resource == MEMORY:
             return self._inputs.memory_used
         samples = window(self._inputs, self._state)
         cores = [sample.node_cores for sample in samples if sample.node_cores is not None]
         if not _has_enough(len(cores), self._inputs):
             return None
-        return int(1000 * sum(cores) / len(cores))
+        mean = sum(cores) / len(cores)
+        is_exact = self._inputs.rules.formula is Formula.EXACT
+        return int(1000 * (min(mean, cores[-1]) if is_exact else mean))
 
     def capacity(self, resource: str) -> int | None:
         """Return what the node has of a resource; `None`: it is not known."""

@@ -158,6 +158,47 @@ def test_the_cpu_usage_is_the_mean_of_the_window_of_the_node_slo() -> None:
         assert rounds.run(float(second), sample=CpuSample(taken_s=second, node_cores=cores)) == []
 
 
+def test_a_high_mean_evicts_nobody_once_the_last_sample_shows_what_was_released() -> None:
+    busy, other = (by_priority(name, GB, used={"cpu": 12000}) for name in ("busy", "other"))
+    rounds = cpu_rounds(busy, other, cpu_evict_time_window_s=60)
+    for second in range(20):
+        rounds.run(float(second), sample=CpuSample(taken_s=second, node_cores=90.0))
+    assert rounds.run(20.0) == ["other"]
+    rounds.answer(EvictionOutcome.EVICTED)
+    for second in range(21, 80):
+        after = CpuSample(taken_s=second, node_cores=78.0)
+        assert rounds.run(float(second), sample=after, pods=(busy,)) == []
+    for second in range(80, 180):
+        again = CpuSample(taken_s=second, node_cores=90.0)
+        if rounds.run(float(second), sample=again):
+            break
+    assert 80 < second < 140  # when the mean has reached the threshold
+
+
+@pytest.mark.parametrize("end", ["is gone", "has completed"])
+def test_what_a_pod_used_that_ended_after_the_last_sample_counts_as_released(end: str) -> None:
+    rounds = memory_rounds(P1, P2, P3)
+    assert rounds.run(1.0) == ["p2"]
+    rounds.answer(EvictionOutcome.EVICTED)
+    ending = msgspec.structs.replace(P2, is_terminating=True)
+    assert rounds.run(2.0, pods=(P1, ending, P3)) == []
+    assert rounds.run(12.0) == []
+    completed = msgspec.structs.replace(P2, is_active=False)
+    rest = (P1, P3) if end == "is gone" else (P1, completed, P3)
+    last = CpuSample(taken_s=12.0)  # it has the memory of p2
+    assert rounds.run(12.4, pods=rest, sample=last) == []
+    assert rounds.run(13.0, memory_used=95 * GB) == []
+    assert rounds.run(17.0, memory_used=115 * GB) == ["p1", "p3"]
+
+
+def test_while_pods_are_not_measured_none_of_them_counts_as_ended() -> None:
+    rounds = memory_rounds(P1, P2, P3)
+    assert rounds.run(1.0, memory_used=90 * GB) == []
+    sample = rounds.inputs.sample
+    assert rounds.run(1.5, pods=(), sample=None) == []
+    assert rounds.run(1.9, pods=(P1, P2, P3), sample=sample, memory_used=115 * GB) == ["p2"]
+
+
 def test_a_window_with_too_few_samples_evicts_nobody() -> None:
     rounds = cpu_rounds(by_priority("p", GB, used={"cpu": 5000}), cpu_evict_time_window_s=60)
     rounds.run(0.0)
