@@ -139,6 +139,9 @@ DONE = (EvictionOutcome.EVICTED, EvictionOutcome.KILLED)
 MAX_PODS = 256  # with a series each; the oldest is dropped
 QUIET = (EvictionOutcome.PLANNED, EvictionOutcome.BLOCKED, EvictionOutcome.GONE)
 SHOWN_S = 60.0  # a refusal is shown so long
+MAX_WAIT_S = 10.0  # of a request behind others; after that it is decided anew
+WAITED = f"it waited for more than {MAX_WAIT_S:g} s: whether it is still needed is decided anew"
+BUSY = "the API server asked to wait"
 
 
 class ContainerStopper(Protocol):
@@ -167,7 +170,7 @@ class EvictionService:
         self._clock = clock
         self._runtime = runtime
         self._lock = threading.Lock()  # guards everything below
-        self._requests: deque[EvictionRequest] = deque()
+        self._requests: deque[tuple[float, EvictionRequest]] = deque()  # with the time of arrival
         self._results: deque[EvictionResult] = deque()
         self._outcomes: Counter[tuple[str, str]] = Counter()
         self._pods: OrderedDict[tuple[str, str, str], int] = OrderedDict()
@@ -175,13 +178,15 @@ class EvictionService:
         self._problem = ""
         self._problem_s = 0.0
         self._metric_published_s: float | None = None
+        self._busy_until_s = 0.0  # the API server takes no requests; of the loop thread
         self._loop: asyncio.AbstractEventLoop | None = None
         self._has_requests = asyncio.Event()
 
     def submit(self, requests: Iterable[EvictionRequest]) -> None:
         """Queue requests; returns at once."""
+        now_s = self._clock.monotonic()
         with self._lock:
-            self._requests.extend(requests)
+            self._requests.extend((now_s, request) for request in requests)
             loop = self._loop if self._requests else None
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the event loop is closed
@@ -224,18 +229,23 @@ class EvictionService:
         while True:
             await self._has_requests.wait()
             self._has_requests.clear()
-            while (request := self._next_request()) is not None:
-                self._record(await self._execute(request, evictor))
+            while (queued := self._next_request()) is not None:
+                self._record(await self._execute(*queued, evictor))
 
-    def _next_request(self) -> EvictionRequest | None:
+    def _next_request(self) -> tuple[float, EvictionRequest] | None:
         with self._lock:
             return self._requests.popleft() if self._requests else None
 
     async def _execute(
-        self, request: EvictionRequest, evictor: PodEvictor | None
+        self, queued_s: float, request: EvictionRequest, evictor: PodEvictor | None
     ) -> EvictionResult:
         if request.is_planned:
             return EvictionResult(request=request, outcome=EvictionOutcome.PLANNED)
+        now_s, outcome = self._clock.monotonic(), EvictionOutcome.THROTTLED
+        if now_s - queued_s > MAX_WAIT_S:  # the API server is slow, and memory may be free by now
+            return EvictionResult(
+                request=request, outcome=outcome, message=WAITED, retry_after_s=0.0
+            )
         if request.container_ids and self._runtime is not None:
             error = await self._runtime.stop_containers(request.container_ids, request.grace_s)
             outcome = EvictionOutcome.REFUSED if error else EvictionOutcome.KILLED
@@ -243,7 +253,16 @@ class EvictionService:
         if evictor is None:
             outcome = EvictionOutcome.REFUSED
             return EvictionResult(request=request, outcome=outcome, message=NO_API_SERVER)
-        return await evictor.evict(request)
+        if now_s < self._busy_until_s:
+            wait_s = self._busy_until_s - now_s
+            return EvictionResult(
+                request=request, outcome=outcome, message=BUSY, retry_after_s=wait_s
+            )
+        result = await evictor.evict(request)
+        if result.outcome is EvictionOutcome.THROTTLED:
+            wait_s = MAX_WAIT_S if result.retry_after_s is None else result.retry_after_s
+            self._busy_until_s = self._clock.monotonic() + wait_s
+        return result
 
     def _record(self, result: EvictionResult) -> None:
         request, outcome, now_s = result.request, result.outcome, self._clock.monotonic()

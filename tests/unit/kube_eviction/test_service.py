@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from agent.clock import ManualClock
 from agent.kube.api import ApiRequest, ApiResponse
 from agent.kube.errors import ApiError, Forbidden, NotFound, StatusCause, Throttled
-from agent.kube.eviction import MAX_PODS, SHOWN_S, EvictionService, PodEvictor
+from agent.kube.eviction import MAX_PODS, MAX_WAIT_S, SHOWN_S, EvictionService, PodEvictor
 from agent.messages import EventReported, MessageQueue
 from agent.snapshot.cluster import WritePermission
 from agent.snapshot.pod import EvictionOutcome, EvictionRequest, PodRef
@@ -23,12 +23,14 @@ class Answers:
         self.calls: list[str] = []
         self.stopped: list[tuple[tuple[str, ...], int]] = []
         self.stop_error = ""
+        self.before_answer: Callable[[], None] = lambda: None
 
     def write_permission(self) -> WritePermission:
         return WritePermission(is_allowed=True)
 
     async def call(self, request: ApiRequest) -> ApiResponse:
         self.calls.append(request.path)
+        self.before_answer()
         error = self.errors.pop(0) if self.errors else None
         if error is not None:
             raise error
@@ -167,3 +169,21 @@ def test_requests_from_before_the_event_loop_are_executed_by_it() -> None:
     service.service.submit([request("early")])
     service.execute(request("late"))
     assert [path.split("/")[-2] for path in service.answers.calls] == ["early", "late"]
+
+
+def test_requests_that_waited_for_long_behind_a_slow_one_are_decided_again() -> None:
+    service = Service(Answers())
+    service.answers.before_answer = lambda: service.clock.advance(MAX_WAIT_S + 1.0)
+    service.execute(request("slow"), request("late"), request("planned", is_planned=True))
+    assert [path.split("/")[-2] for path in service.answers.calls] == ["slow"]
+    results = service.service.take_feedback().results
+    assert [one.outcome.value for one in results] == ["evicted", "throttled", "planned"]
+    assert results[1].retry_after_s == 0.0
+
+
+def test_after_the_answer_of_a_busy_api_server_no_other_request_is_sent() -> None:
+    busy = Throttled("POST x", "busy", code=429, retry_after_s=7.0)
+    service = executed(Answers(busy), *(request(name) for name in ("a", "b", "c")))
+    assert len(service.answers.calls) == 1
+    results = service.service.take_feedback().results
+    assert [one.outcome.value for one in results] == ["throttled"] * 3
