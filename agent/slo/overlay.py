@@ -76,6 +76,8 @@ _LOWER_LIMITS = (
     ("cpu_evict_satisfaction_lower_percent", "cpu_evict_satisfaction_upper_percent"),
 )
 
+_USAGE_THRESHOLDS = ("memory_evict_threshold_percent", "cpu_evict_threshold_percent")
+
 _DEFAULTED = ("memory_evict_lower_percent", "cpu_evict_lower_percent")
 
 _MAY_BE_EQUAL = ("cpu_evict_satisfaction_lower_percent",)
@@ -125,12 +127,17 @@ def _check_consistency(reading: SloDecoder, laid: NodeSlo) -> NodeSlo:
 def _check_limits(reading: SloDecoder, thresholds: ResourceThresholds) -> ResourceThresholds:
     """Disable rules whose lower limit is not below the threshold, as Koordinator does.
 
+    A threshold of 0 disables its rule, too, where Koordinator evicts one pod after the other.
     A rule without a lower limit is disabled. If the limit has a default, both values stay although
     they contradict each other: with the default instead, pods would be evicted by a rule that
     nobody wrote.
     """
     wires = {field.name: field.wire for field in wire_fields(ResourceThresholds).values()}
     wrong = []
+    for name in _USAGE_THRESHOLDS:
+        if getattr(thresholds, name) == 0:
+            place = f"spec.resourceUsedThresholdWithBE.{wires[name]}"
+            reading.reject(place, "is 0, which would evict pods for ever: nobody is evicted for it")
     for lower, upper in _LOWER_LIMITS:
         low, high = getattr(thresholds, lower), getattr(thresholds, upper)
         if low is None or high is None or low < high + (lower in _MAY_BE_EQUAL):

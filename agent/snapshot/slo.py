@@ -269,8 +269,8 @@ class ResourceThresholds(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
 
 def _eviction_end(threshold: int | None, lower: int | None) -> int | None:
-    """Return the lower limit, unless there is no threshold or the limit is not below it."""
-    if threshold is None:
+    """Return the lower limit, unless there is no threshold, it is 0, or not above the limit."""
+    if not threshold:
         return None
     if lower is None:
         return threshold - EVICT_GAP_PERCENT

@@ -122,6 +122,8 @@ def _usage_problem(feature: EvictionFeature, slo: ResourceThresholds) -> str:
     limits = usage_limits(feature, slo)
     if limits is None:
         return "cpuEvictThresholdPercent is not set"
+    if limits.threshold == 0:
+        return "the threshold is 0, which every node exceeds"
     if limits.lower >= limits.threshold:
         return f"the lower percent {limits.lower} is not below the threshold {limits.threshold}"
     if feature is not EvictionFeature.BE_MEMORY and slo.evict_enabled_priority_threshold is None:

@@ -46,7 +46,7 @@ class MemoryReclaimStrategy:
     def plan(self, inputs: QosInputs, state: ReclaimState) -> tuple[StrategyPlan, ReclaimState]:
         """Return the limit of the directory, and how much the kernel should reclaim now."""
         slo, layout = inputs.slo.thresholds, inputs.layout
-        if not slo.enable or layout.root is None:
+        if not slo.enable or not slo.memory_evict_threshold_percent or layout.root is None:
             return NOT_REQUESTED, ReclaimState()
         if layout.version != 2:
             message = "cgroup v1 has neither memory.high nor memory.reclaim"

@@ -167,6 +167,9 @@ ONE_PERCENT = ResourceThresholds(
         pytest.param(F.CPU, ResourceThresholds(cpu_evict_threshold_percent=80), False, id="G3"),
         pytest.param(F.BE_MEMORY, EQUAL_LIMITS, False, id="G4"),
         pytest.param(F.MEMORY, ONE_PERCENT, True, id="G5"),
+        pytest.param(
+            F.BE_MEMORY, ResourceThresholds(memory_evict_threshold_percent=0), False, id="zero"
+        ),
         pytest.param(F.CPU_ALLOCATABLE, requests_limits(100, 7999), True, id="G6"),
         pytest.param(F.CPU_ALLOCATABLE, requests_limits(100, 8000), False, id="G6-8000"),
         pytest.param(F.CPU_ALLOCATABLE, requests_limits(None, 1), False, id="G7"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from agent.cgroup.enforcement import MemoryReclaim
 from agent.cgroup.keys import HIGH, MIN
@@ -71,6 +72,13 @@ def test_z5_five_points_below_the_threshold_memory_is_reclaimed_and_limited() ->
     plan = Node().run(88 * GIB)
     assert plan.reclaims == (MemoryReclaim(cgroup=BE, size_bytes=268435456),)
     assert high(plan) == 28991029248
+
+
+def test_at_a_threshold_of_zero_nothing_is_limited() -> None:
+    node = Node()
+    slo = NodeSlo(thresholds=replace(ON, memory_evict_threshold_percent=0))
+    plan = node.run(88 * GIB, slo=slo)
+    assert (plan.values, plan.reclaims, plan.state) == ((), (), StrategyState.IDLE)
 
 
 def test_below_that_nothing_is_limited() -> None:

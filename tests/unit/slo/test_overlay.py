@@ -12,6 +12,10 @@ from tests.unit.slo.wire import Tree, at, nested, to_wire
 FIELDS = [field for field, _, _ in RANGES] + [field for field, _ in CHOICES]
 
 
+# thresholds of evictions by usage: 0 is in the range, and evicts nobody
+ABOVE_ZERO = (f"{BE}.memoryEvictThresholdPercent", f"{BE}.cpuEvictThresholdPercent")
+
+
 def spec_with(field: str, value: object) -> Tree:
     """A spec with one value, its part switched on so that the value shows."""
     spec = nested(field, value)
@@ -25,7 +29,8 @@ def spec_with(field: str, value: object) -> Tree:
 def test_both_ends_of_a_range_count(field: str, low: int, high: int | None) -> None:
     for value in (low, 2**31 if high is None else high):
         result = overlay_spec(spec_with(field, value))
-        assert (at(to_wire(result.slo), field), result.refused) == (value, ())
+        assert at(to_wire(result.slo), field) == value
+        assert result.refused_count == (value == 0 and field in ABOVE_ZERO)
 
 
 @pytest.mark.parametrize(("field", "low", "high"), RANGES, ids=[row[0] for row in RANGES])
@@ -106,6 +111,16 @@ def test_a_lower_limit_that_is_not_below_its_threshold_evicts_nobody(
     assert result.slo.thresholds.memory_evict_until_percent == stands
     lower = [refusal.path for refusal in result.refused if "Lower" in refusal.path]
     assert lower == ([f"spec.{BE}.{refused}LowerPercent"] if refused else [])
+
+
+@pytest.mark.parametrize("resource", ["memory", "cpu"])
+def test_a_threshold_of_zero_which_every_node_exceeds_evicts_nobody(resource: str) -> None:
+    result = overlay_spec({BE: {f"{resource}EvictThresholdPercent": 0}})
+    (refusal,) = result.refused
+    assert refusal.path == f"spec.{BE}.{resource}EvictThresholdPercent"
+    assert "nobody is evicted" in refusal.why
+    thresholds = result.slo.thresholds
+    assert getattr(thresholds, f"{resource}_evict_until_percent") is None
 
 
 @pytest.mark.parametrize(
