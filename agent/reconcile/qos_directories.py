@@ -12,6 +12,7 @@ from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger import SWITCHES, SYSCTL_HIERARCHY, ChangeLedger, LedgerEntry
 from agent.cgroup.paths import qos_directory
 from agent.cgroup.values import KernelFiles
+from agent.cgroup.write_backoff import FIRST_RETRY_S, OverwriteTracker
 from agent.cgroup.write_plan import DesiredValue, WritePlan, WriteResult, WriteTarget
 from agent.cgroup.writer import CgroupWriter
 from agent.clock import Clock
@@ -152,6 +153,9 @@ class QosDirectories:
         self._slo_stale_s = slo_stale_s
         self._hooks = tuple(hooks)
         self._switches: tuple[KernelSwitch, ...] = ()
+        self._refused: dict[KernelSwitch, tuple[float, str]] = {}  # the next attempt, and why
+        self._written: dict[str, KernelSwitch] = {}  # by path
+        self._overwrites = OverwriteTracker()
         # the managed paths, and the number of entries and the layout that they were read with
         self._paths: tuple[int, CgroupLayout, frozenset[str]] | None = None
         self._inputs: tuple[object, ...] = ()
@@ -179,20 +183,43 @@ class QosDirectories:
     def apply(self, plan: WritePlan, writer: CgroupWriter, now_s: float) -> WriteResult:
         """Write the switches that differ, then the values, unless a switch is refused."""
         self.problem = ""
-        audits = []
+        audits: list[AuditRecord] = []
         for switch in self._switches:
-            try:
-                current = self._read(switch.path)
-                if current != switch.text:
-                    self._files.write(switch.path, switch.text)
-                    audits.append(self._audit(switch, current))
-            except HostFileError as error:
-                self.problem = str(error)
+            self.problem = self._set_switch(switch, now_s, audits)
+            if self.problem:
                 return WriteResult(unwritten=len(plan.desired), audits=tuple(audits))
         result = writer.apply(plan, now_s) if plan.steps else WriteResult()
         return msgspec.structs.replace(result, audits=(*audits, *result.audits))
 
-    def _audit(self, switch: KernelSwitch, current: str) -> AuditRecord:
+    def _set_switch(self, switch: KernelSwitch, now_s: float, audits: list[AuditRecord]) -> str:
+        """Write a switch that differs; return why it has another value then.
+
+        One that is refused, or that another program keeps changing, is written once a minute.
+        """
+        path = switch.path
+        try:
+            current = self._read(path)
+        except HostFileError as error:
+            return str(error)
+        if current == switch.text:
+            return ""
+        next_s, refusal = self._refused.get(switch, (0.0, ""))
+        if now_s < next_s:
+            return refusal
+        is_own = self._written.get(path) == switch
+        if is_own and not self._overwrites.may_write((path, VALUE), now_s):
+            return f"{path}: another program writes it, too"
+        try:
+            self._files.write(path, switch.text)
+        except HostFileError as error:
+            self._refused[switch] = now_s + FIRST_RETRY_S, str(error)
+            audits.append(self._audit(switch, current, error.errno))
+            return str(error)
+        self._written[path] = switch
+        audits.append(self._audit(switch, current))
+        return ""
+
+    def _audit(self, switch: KernelSwitch, current: str, number: int = 0) -> AuditRecord:
         return AuditRecord(
             wall_s=self._clock.wall(),
             owner=switch.owner,
@@ -201,6 +228,7 @@ class QosDirectories:
             key=VALUE,
             old=current,
             new=switch.text,
+            errno=number,
         )
 
     def paths(self, layout: CgroupLayout) -> frozenset[str]:

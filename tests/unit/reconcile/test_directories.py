@@ -142,6 +142,34 @@ def test_a_refused_switch_is_reported_and_no_value_is_written(node: Node) -> Non
     (node.root / SWITCH.lstrip("/")).mkdir()
     assert node.cycle() == ["SwitchRefused"]
     assert node.values() == ["0", "0", "0"]
+    assert list(node.reconciler.audits) == []  # nothing was written
+
+
+def test_a_refused_switch_is_tried_once_a_minute_and_recorded_with_its_errno(node: Node) -> None:
+    (node.root / SWITCH.lstrip("/")).unlink()
+    (node.root / SWITCH.lstrip("/")).symlink_to("/proc/version")  # which takes no value
+    conditions = [node.cycle() for _ in range(125)]
+    assert conditions == [["SwitchRefused"]] * 125
+    refused = [audit for audit in node.reconciler.audits if audit.path == SWITCH]
+    assert len(refused) == 3
+    assert all(audit.errno for audit in refused)
+    assert node.values() == ["0", "0", "0"]
+
+
+def test_a_switch_that_another_program_keeps_changing_is_contested_once_a_minute(
+    node: Node,
+) -> None:
+    node.cycle()
+    contested = 0
+    for _ in range(120):
+        node.write(SWITCH, "0\n")
+        contested += node.cycle() == ["SwitchRefused"]
+    writes = [audit for audit in node.reconciler.audits if audit.path == SWITCH]
+    assert len(writes) <= 6
+    assert contested > 110
+    for _ in range(62):
+        node.cycle()
+    assert node.switch() == "1"
 
 
 def test_without_a_ledger_the_directories_are_left_alone(node: Node) -> None:
