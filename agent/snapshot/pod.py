@@ -119,6 +119,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     containers: tuple[ContainerView, ...] = ()  # by id
     phase: str = ""  # Pending, Running, Succeeded, Failed, Unknown; empty: not reported
     terminating: bool = False  # its deletion was requested
+    is_of_daemon_set: bool = False  # its controller would start it again on this node
     grace_s: int = 30  # `terminationGracePeriodSeconds`
     host_network: bool = False
     node_name: str = ""  # empty: not bound, or not reported

@@ -29,6 +29,7 @@ T = TypeVar("T")
 MAX_PODS = 4096
 MAX_CONTAINERS = 256  # of one pod
 MAX_VOLUMES = 256  # of one pod
+DAEMON_SET = "DaemonSet"
 DEFAULT_GRACE_S = 30  # as the API server sets it
 MAX_TIME = 40  # characters of a time
 DIGEST_BYTES = 16
@@ -74,6 +75,12 @@ class _PodMetadata(msgspec.Struct, rename="camel", gc=False):
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
+    owner_references: msgspec.Raw = _ABSENT
+
+
+class _Owner(msgspec.Struct, gc=False):
+    kind: str = ""
+    controller: bool | None = None
 
 
 class _Claim(msgspec.Struct, rename="camel", gc=False):
@@ -134,6 +141,7 @@ class _PlainPodList(msgspec.Struct):
 
 _POD_DECODER = msgspec.json.Decoder(PodObject)
 _POD_LIST_DECODER = msgspec.json.Decoder(_PodListObject)
+_OWNERS_DECODER = msgspec.json.Decoder(list[_Owner] | None)
 _VOLUMES_DECODER = msgspec.json.Decoder(list[_Volume] | None)
 _RESOURCES_DECODER = msgspec.json.Decoder(_ResourceQuantities | None)
 
@@ -227,6 +235,7 @@ def build_pod_view(pod: PodObject) -> PodView:
         compute_request=requests.compute_request if pod.spec else None,
         resources=requests.resources if pod.spec else None,
         phase=status.phase,
+        is_of_daemon_set=_is_of_daemon_set(meta.owner_references),
         terminating=meta.deletion_timestamp is not None,
         grace_s=_grace_s(spec.termination_grace_period_seconds),
         host_network=spec.host_network,
@@ -235,6 +244,17 @@ def build_pod_view(pod: PodObject) -> PodView:
         created=(meta.creation_timestamp or "")[:MAX_TIME],
         resource_version=meta.resource_version,
     )
+
+
+def _is_of_daemon_set(owners: msgspec.Raw) -> bool:
+    """Return whether the controller of a pod is a DaemonSet."""
+    if DAEMON_SET.encode() not in memoryview(owners).tobytes():
+        return False
+    try:
+        decoded = _OWNERS_DECODER.decode(owners) or ()
+    except JSON_ERRORS:
+        return False
+    return any(owner.kind == DAEMON_SET and owner.controller is True for owner in decoded)
 
 
 def _grace_s(seconds: int | None) -> int:

@@ -91,6 +91,8 @@ class EvictionPodBuilder:
             return "static pod"
         if pod.priority is not None and pod.priority >= CRITICAL_PRIORITY:
             return "system-critical priority"
+        if pod.is_of_daemon_set and pod.label(EVICTION_ENABLED) != "true":
+            return "pod of a DaemonSet, which would start it again here"
         if pod.label(EVICTION_ENABLED) == "false":
             return f"label {EVICTION_ENABLED}"
         return ""

@@ -156,6 +156,7 @@ STATIC = (("kubernetes.io/config.mirror", "0" * 32),)
         {"annotations": STATIC},
         {"annotations": (("kubernetes.io/config.hash", "0" * 32),)},
         {"annotations": (("kubernetes.io/config.source", "file"),)},
+        {"is_of_daemon_set": True},
         {"priority": 2_000_000_000},
         {"priority": 2_000_001_000},
         {"labels": (("koordinator.sh/qosClass", "BE"),
@@ -169,6 +170,14 @@ def test_a_protected_pod_is_never_evicted(changes: dict[str, Any]) -> None:
     node = MemoryNode(batch("a", **changes), other)
     node.run()
     assert node.run() == ["b"]
+
+
+def test_a_pod_of_a_daemon_set_is_evicted_only_if_its_label_says_so() -> None:
+    labels = batch("a").labels
+    enabled = (*labels, ("koordinator.sh/eviction-enabled", "true"))
+    node = MemoryNode(batch("a", is_of_daemon_set=True, labels=enabled))
+    node.run()
+    assert node.run() == ["a"]
 
 
 def test_namespaces_of_the_settings_are_protected() -> None:

@@ -218,6 +218,25 @@ def test_volumes_of_a_driver_are_read_where_an_annotation_limits_their_disks() -
         assert decode_pod(json.dumps(body).encode()).volumes == ()
 
 
+@pytest.mark.parametrize(
+    ("owners", "expected"),
+    [
+        ([{"kind": "DaemonSet", "name": "d", "controller": True}], True),
+        ([{"kind": "Other"}, {"kind": "DaemonSet", "controller": True}], True),
+        ([{"kind": "DaemonSet", "controller": False}], False),
+        ([{"kind": "DaemonSet"}], False),
+        ([{"kind": "ReplicaSet", "name": "DaemonSet", "controller": True}], False),
+        ([{"kind": 7, "name": "DaemonSet"}], False),
+        ({"kind": "DaemonSet"}, False),
+        (None, False),
+    ],
+)
+def test_a_pod_is_of_a_daemon_set_if_that_is_its_controller(owners: object, expected: bool) -> None:
+    metadata = {**BODY["metadata"], "ownerReferences": owners}  # type: ignore[dict-item]
+    view = decode_pod(json.dumps({**BODY, "metadata": metadata}).encode())
+    assert view.is_of_daemon_set is expected
+
+
 def test_lists_that_go_wrote_as_null_are_empty() -> None:
     spec = {"containers": None, "initContainers": None, "priority": None}
     status = {"containerStatuses": None, "qosClass": ""}
