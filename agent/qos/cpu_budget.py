@@ -30,6 +30,7 @@ class CpuUse(msgspec.Struct, frozen=True, kw_only=True):
     applications_cores: float = 0.0
     protected_applications_cores: float = 0.0
     reserved_cores: float = 0.0
+    pods_without_rate: frozenset[str] = frozenset()  # uids; they are in the sample all the same
     # of what is outside of pods: the rest is that of best-effort pods without a sample
     largest_outside_cores: float = float("inf")
 
@@ -71,16 +72,16 @@ def without_unmeasured_pods(
     its own. Of best-effort pods it must not count as the system's: it would take their CPUs away.
     As long as others are not measured either, or for more than `UNMEASURED_S`, it does.
     """
+    sampled = frozenset(usage.pods)
     best_effort = {pod.uid for pod in pods if is_best_effort(pod)}
-    unmeasured = {uid for uid, sample in usage.pods.items() if sample.cpu_cores is None}
-    unmeasured.update(
-        pod.uid for pod in pods if pod.cgroup and pod.is_active and pod.uid not in usage.pods
+    unmeasured = use.pods_without_rate.union(
+        pod.uid for pod in pods if pod.uid not in sampled and pod.cgroup and pod.is_active
     )
-    measured = frozenset(best_effort.intersection(usage.pods) - unmeasured)
+    measured = sampled & best_effort - unmeasured
     has_ended = False
     if last is not None:
         is_new = sample_s != last.sample_s
-        has_ended = not last.best_effort <= usage.pods.keys() if is_new else last.has_ended
+        has_ended = not last.best_effort <= sampled if is_new else last.has_ended
     if not unmeasured and not has_ended:
         complete = OutsideUse(
             cores=use.outside_cores, complete_s=sample_s, sample_s=sample_s, best_effort=measured
@@ -127,7 +128,8 @@ def measured_use(
     if usage.node.cpu_cores is None:
         return None
     best_effort = {pod.uid for pod in pods if is_best_effort(pod)}
-    pod_cores = {uid: _cores(use) for uid, use in usage.pods.items()}
+    rates = {uid: use.cpu_cores for uid, use in usage.pods.items()}
+    pod_cores = {uid: cores or 0.0 for uid, cores in rates.items()}
     application_cores = {name: _cores(use) for name, use in usage.applications.items()}
     return CpuUse(
         node_cores=usage.node.cpu_cores,
@@ -142,6 +144,7 @@ def measured_use(
             if not _is_best_effort_application(application)
         ),
         reserved_cores=reserved_cores,
+        pods_without_rate=frozenset(uid for uid, cores in rates.items() if cores is None),
     )
 
 

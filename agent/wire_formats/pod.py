@@ -248,7 +248,7 @@ def build_pod_view(pod: PodObject) -> PodView:
 
 def _is_of_daemon_set(owners: msgspec.Raw) -> bool:
     """Return whether the controller of a pod is a DaemonSet."""
-    if DAEMON_SET.encode() not in memoryview(owners).tobytes():
+    if DAEMON_SET.encode() not in bytes(owners):
         return False
     try:
         decoded = _OWNERS_DECODER.decode(owners) or ()
