@@ -20,6 +20,7 @@ from agent.kube.errors import (
     ApiError,
     BadResponse,
     Conflict,
+    Forbidden,
     NotFound,
     ServerError,
     Throttled,
@@ -39,6 +40,9 @@ from agent.snapshot.pod import (
 EVICTION = "eviction"  # subresource of a pod
 API_VERSION, KIND = "policy/v1", "Eviction"
 DISRUPTION_BUDGET = "DisruptionBudget"  # cause of a 429
+# in the message of a 403 by RBAC; one by an admission webhook is about a single pod
+NO_RIGHT = ' is forbidden: User "'
+NO_PERMISSION_S = 60.0  # without a request for any pod
 UID_PRECONDITION = "UID in precondition"  # in the message of a 409
 
 
@@ -65,16 +69,21 @@ class PodEvictor:
         """Request the eviction of this very pod, with its own grace period; raise nothing."""
         permission = self._permissions.write_permission()
         if not permission.is_allowed:
-            outcome = EvictionOutcome.REFUSED
-            return EvictionResult(request=request, outcome=outcome, message=permission.message)
+            return EvictionResult(
+                request=request,
+                outcome=EvictionOutcome.REFUSED,
+                message=permission.message,
+                retry_after_s=NO_PERMISSION_S,
+            )
         try:
             response = await self._api.call(eviction_request(request, self._deadline_s))
         except ApiError as error:
+            is_right_missing = isinstance(error, Forbidden) and NO_RIGHT in str(error)
             return EvictionResult(
                 request=request,
                 outcome=outcome_of_error(error),
                 message=str(error),
-                retry_after_s=error.retry_after_s,
+                retry_after_s=NO_PERMISSION_S if is_right_missing else error.retry_after_s,
             )
         failure = failure_in(response.body)
         if failure:
@@ -141,7 +150,7 @@ QUIET = (EvictionOutcome.PLANNED, EvictionOutcome.BLOCKED, EvictionOutcome.GONE)
 SHOWN_S = 60.0  # a refusal is shown so long
 MAX_WAIT_S = 10.0  # of a request behind others; after that it is decided anew
 WAITED = f"it waited for more than {MAX_WAIT_S:g} s: whether it is still needed is decided anew"
-BUSY = "the API server asked to wait"
+BUSY = "the API server asked to wait, or does not permit evictions"
 
 
 class ContainerStopper(Protocol):
@@ -259,7 +268,7 @@ class EvictionService:
                 request=request, outcome=outcome, message=BUSY, retry_after_s=wait_s
             )
         result = await evictor.evict(request)
-        if result.outcome is EvictionOutcome.THROTTLED:
+        if result.holds_up_others:
             wait_s = MAX_WAIT_S if result.retry_after_s is None else result.retry_after_s
             self._busy_until_s = self._clock.monotonic() + wait_s
         return result

@@ -221,7 +221,14 @@ class EvictionResult(msgspec.Struct, frozen=True, kw_only=True):
     request: EvictionRequest
     outcome: EvictionOutcome
     message: str = ""  # why it failed
-    retry_after_s: float | None = None  # the wait that the API server requested
+    retry_after_s: float | None = None  # until the next request of this pod, or of any
+
+    @property
+    def holds_up_others(self) -> bool:
+        """Return whether requests for other pods would fail as well."""
+        if self.outcome is EvictionOutcome.REFUSED:
+            return self.retry_after_s is not None
+        return self.outcome is EvictionOutcome.THROTTLED
 
 
 class EvictionFeedback(msgspec.Struct, frozen=True, kw_only=True):

@@ -126,7 +126,7 @@ def eviction_obstacle(inputs: EvictionInputs, state: EvictionState) -> str:
     if history.spent() >= rules.max_per_minute:
         return f"{rules.max_per_minute} evictions within a minute"
     if now_s < history.hold_until_s and not rules.kill_fallback:
-        return "the API server takes no requests"
+        return "the API server takes no requests, or does not permit them"
     return ""
 
 

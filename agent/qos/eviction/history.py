@@ -38,7 +38,7 @@ class EvictionHistory(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: Mapping[str, InFlightRequest] = {}
     ending_until_s: Mapping[str, float] = {}  # until then, their amounts count as released
     blocked_until_s: Mapping[str, float] = {}
-    hold_until_s: float = 0.0  # the API server takes no requests
+    hold_until_s: float = 0.0  # the API server takes no requests, or permits none
 
     def is_in_flight(self, loop: str) -> bool:
         """Return whether a request of a loop has no result."""
@@ -126,7 +126,7 @@ def _record_result(
     history: EvictionHistory, result: EvictionResult, now_s: float
 ) -> EvictionHistory:
     uid, outcome = result.request.pod.uid, result.outcome
-    if outcome is EvictionOutcome.THROTTLED:
+    if result.holds_up_others:
         wait_s = THROTTLED_S if result.retry_after_s is None else result.retry_after_s
         return msgspec.structs.replace(history, hold_until_s=now_s + wait_s)
     remembered_s = _REMEMBERED_S.get(outcome)

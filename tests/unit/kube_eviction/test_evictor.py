@@ -11,7 +11,7 @@ import pytest
 
 from agent.clock import SystemClock
 from agent.kube.endpoint import InClusterTarget
-from agent.kube.eviction import PodEvictor
+from agent.kube.eviction import NO_PERMISSION_S, PodEvictor
 from agent.kube.session import open_session
 from agent.snapshot.cluster import WritePermission
 from agent.snapshot.pod import EvictionOutcome, EvictionRequest, EvictionResult, PodRef
@@ -98,14 +98,24 @@ def test_the_component_s_role_is_enough_to_evict_a_pod(server: ApiServer) -> Non
     assert "gracePeriodSeconds" not in request.body["deleteOptions"]
 
 
-def test_without_the_component_the_pod_stays(server: ApiServer) -> None:
+@pytest.mark.parametrize("name", ["p", "p" * 63])
+def test_without_the_component_the_pod_stays(server: ApiServer, name: str) -> None:
     server.revoke()
     for rule in read_roles(DAEMONSET / "base" / "rbac.yaml"):
         server.grant(rule)
-    result = evict(server, put_pod(server))
+    result = evict(server, put_pod(server, name), name)
     assert result.outcome is EvictionOutcome.REFUSED
-    assert "pods/eviction" in result.message
-    assert not is_terminating(server)
+    assert "is forbidden" in result.message
+    assert result.retry_after_s == NO_PERMISSION_S
+    assert not is_terminating(server, name)
+
+
+def test_a_webhook_that_denies_one_pod_says_nothing_of_the_others(server: ApiServer) -> None:
+    uid = put_pod(server)
+    message = 'admission webhook "w" denied the request: it is forbidden'
+    server.faults.add(Fault(subresource="eviction", status=403, message=message))
+    result = evict(server, uid)
+    assert (result.outcome, result.retry_after_s) == (EvictionOutcome.REFUSED, None)
 
 
 def test_another_pod_of_that_name_stays(server: ApiServer) -> None:
@@ -170,7 +180,7 @@ def test_a_request_whose_answer_was_lost_is_not_repeated(server: ApiServer) -> N
 def test_while_the_node_is_another_machine_nothing_is_requested(server: ApiServer) -> None:
     result = evict(server, put_pod(server), permission=Permission(False))
     assert result.outcome is EvictionOutcome.REFUSED
-    assert result.message == "another machine's Node"
+    assert (result.message, result.retry_after_s) == ("another machine's Node", NO_PERMISSION_S)
     assert not server.requests(subresource="eviction")
 
 

@@ -187,3 +187,10 @@ def test_after_the_answer_of_a_busy_api_server_no_other_request_is_sent() -> Non
     assert len(service.answers.calls) == 1
     results = service.service.take_feedback().results
     assert [one.outcome.value for one in results] == ["throttled"] * 3
+
+
+def test_without_the_right_to_evict_no_other_request_is_sent() -> None:
+    text = 'pods "a" is forbidden: User "u" cannot create resource "pods/eviction" in API group'
+    answers = Answers(Forbidden("POST x", text, code=403, reason="Forbidden"))
+    service = executed(answers, *(request(name) for name in ("a", "b", "c")))
+    assert len(service.answers.calls) == 1

@@ -325,9 +325,30 @@ def test_a_busy_api_server_gets_no_request_for_the_requested_time() -> None:
     rounds.run(1.0)
     rounds.answer(EvictionOutcome.THROTTLED, retry_after_s=7.0)
     assert rounds.run(2.0) == []
-    assert rounds.state_of("BEMemoryEvict") == ("waiting", "the API server takes no requests")
+    assert rounds.state_of("BEMemoryEvict") == (
+        "waiting",
+        "the API server takes no requests, or does not permit them",
+    )
     assert rounds.run(8.9) == []
     assert rounds.run(9.0) == ["p2"]
+
+
+def test_without_the_right_to_evict_nothing_is_requested_for_a_while() -> None:
+    rounds = memory_rounds(*(pod(f"p{n:02}", memory=10 * GB) for n in range(50)))
+    requested: list[str] = []
+    for second in range(120):
+        requested += rounds.run(float(second))
+        rounds.answer(EvictionOutcome.REFUSED, retry_after_s=60.0)
+    assert len(requested) <= 6  # of two rounds, or three
+    rounds.results.clear()
+    assert rounds.state_of("BEMemoryEvict")[0] == "waiting"
+
+
+def test_a_pod_whose_eviction_is_refused_alone_holds_up_no_other() -> None:
+    rounds = memory_rounds(P1, P2, P3)
+    assert rounds.run(1.0) == ["p2"]
+    rounds.answer(EvictionOutcome.REFUSED)
+    assert rounds.run(2.0) == ["p1", "p3"]
 
 
 def test_a_request_without_an_answer_counts_as_an_eviction() -> None:
