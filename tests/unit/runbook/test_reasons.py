@@ -140,6 +140,7 @@ NO_REASONS = frozenset(
         "AcceleratorsHealthy",
         "AuthenticAMD",
         "CreateCATGroup",
+        "DaemonSet",
         "DeviceInjectionReady",
         "DeviceRepairRequired",
         "DisruptionBudget",
