@@ -149,9 +149,8 @@ class RefusalTracker:
         record = self._records.get(desired.target)
         if record is None or not record.covers(desired):
             return ""
-        refused = (
-            "it was refused once" if record.times == 1 else f"it was refused {record.times} times"
-        )
+        times = "once" if record.times == 1 else f"{record.times} times"
+        refused = f"it was refused {times}"
         if record.value != desired.value:
             refused = f"{record.values} other values were refused in a row"
         cause = f" ({record.cause})" if record.cause else ""
@@ -200,7 +199,7 @@ class RefusalTracker:
             )
             return record.times == BUSY_REPORTED
         times = record.times
-        if error_class is WriteErrorClass.BELOW:
+        if error_class is WriteErrorClass.BELOW and record.values == 1:
             times -= 1  # a group that was removed counts for the kernel some 20 ms longer
         if times == 0:
             record.until_s = now_s + BUSY_RETRY_S
