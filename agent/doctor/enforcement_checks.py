@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import msgspec
 
 from agent.doctor.check import (
+    NO_REQUEST,
+    RECORDED,
     Check,
     CheckGroup,
     CheckInputs,
@@ -25,6 +27,7 @@ CLOSID_FILES = tuple(
 )
 MODES_OFF = ("off", "plan")
 V1_NAMES = {"io": "blkio"}  # of controllers that version 1 calls otherwise
+_UNREADABLE = "/proc/filesystems cannot be read"
 _DEFAULT_REMEDY = "see the message, and xpu-agent explain file PATH"
 _FILES_IMPACT = "files of pods or of the node are not as they should be"
 
@@ -118,7 +121,12 @@ def check_conditions(facts: CheckInputs) -> Iterator[CheckResult]:
 def check_controllers(facts: CheckInputs) -> Iterator[CheckResult]:
     """Check whether pods have the cgroup controllers that the requested strategies write."""
     slo = facts.node_slo
-    if slo is None or facts.controllers is None or facts.cgroup_version is None:
+    if slo is None or facts.cgroup_version is None or facts.cgroup_driver is None:
+        return
+    if facts.controllers is None:
+        yield skip(
+            "enforcement-controllers", "the controllers of the cgroups of pods cannot be read"
+        )
         return
     missing: dict[str, list[str]] = {}
     for strategy in requested_strategies(slo):
@@ -145,10 +153,10 @@ def check_controllers(facts: CheckInputs) -> Iterator[CheckResult]:
 def check_resctrl(facts: CheckInputs) -> Iterator[CheckResult]:
     """Check whether resctrl is mounted if the NodeSLO requests it."""
     slo = facts.node_slo
-    if slo is None or not facts.resctrl:
+    if slo is None or (source := requested_strategies(slo).get(RESCTRL)) is None:
         return
-    source = requested_strategies(slo).get(RESCTRL)
-    if source is None:
+    if not facts.resctrl:
+        yield skip("resctrl", f"NodeSLO {source} asks for it, and {_UNREADABLE}")
         return
     if facts.resctrl == "mounted":
         yield ok("resctrl", f"mounted, and NodeSLO {source} asks for it")
@@ -168,6 +176,9 @@ def check_resctrl(facts: CheckInputs) -> Iterator[CheckResult]:
 
 def check_resctrl_groups(facts: CheckInputs) -> Iterator[CheckResult]:
     """Check whether there are control groups left for the classes."""
+    if not facts.resctrl:
+        yield skip("resctrl-groups", _UNREADABLE if facts.is_live else RECORDED)
+        return
     if facts.resctrl != "mounted":
         return
     limit = _closids(facts)
@@ -223,14 +234,14 @@ CHECKS = (
         group=CheckGroup.ENFORCEMENT,
         question="Have pods the cgroup controllers that requested strategies write?",
         run=check_controllers,
-        absence="there is no NodeSLO, or no cgroup of pods",
+        absence="no agent answers, or there is no NodeSLO or no cgroup of pods",
     ),
     Check(
         id="resctrl",
         group=CheckGroup.ENFORCEMENT,
         question="Is resctrl mounted, if the NodeSLO asks for it?",
         run=check_resctrl,
-        absence="no NodeSLO asks for it",
+        absence=NO_REQUEST,
     ),
     Check(
         id="resctrl-groups",

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from agent.doctor.check import (
+    NO_REQUEST,
     RECORDED,
     Check,
     CheckGroup,
@@ -132,7 +133,7 @@ def check_cpu_burst(facts: CheckInputs) -> Iterator[CheckResult]:
     elif facts.has_burst_file:
         yield ok("cpu-burst", "the kernel has it")
     elif (slo := facts.node_slo) is None or BURST not in requested_strategies(slo):
-        yield skip("cpu-burst", "this kernel has none, and no NodeSLO asks for it")
+        yield skip("cpu-burst", f"this kernel has none; {NO_REQUEST}")
     else:
         yield warn(
             "cpu-burst",

@@ -148,6 +148,34 @@ def test_resctrl_that_is_requested_and_not_mounted_is_a_warning(state: str, word
     assert "enforcement:resctrl-mount" not in results(agent({}), resctrl=state)
 
 
+def reason(check: str, **inputs: Any) -> str:
+    """Return why a check is skipped; empty if it is not."""
+    result = next(one for one in run_checks(facts(**inputs)) if one.id == check)
+    return result.observation if result.status is CheckStatus.SKIP else ""
+
+
+def test_resctrl_that_cannot_be_read_is_neither_unrequested_nor_unmounted() -> None:
+    field = requested_strategies(view_of(ALL_PARTS).slo)["resctrl"]
+    text = reason("resctrl", agent=agent(ALL_PARTS), resctrl="")
+    assert text == f"NodeSLO {field} asks for it, and /proc/filesystems cannot be read"
+    groups = reason("resctrl-groups", agent=agent(ALL_PARTS), resctrl="")
+    assert groups == "/proc/filesystems cannot be read"
+    assert reason("resctrl-groups", is_live=False, resctrl="") == "a recorded host"
+    assert "is not mounted" in reason("resctrl-groups", resctrl="unmounted")
+
+
+@pytest.mark.parametrize("check", ["resctrl", "enforcement-controllers", "cpu-burst"])
+def test_without_an_agent_nothing_is_known_about_requests(check: str) -> None:
+    assert "no agent answers" in reason(check, has_burst_file=False)
+
+
+def test_controllers_that_cannot_be_read_are_not_an_absent_cgroup() -> None:
+    text = reason("enforcement-controllers", agent=agent(ALL_PARTS), cgroup_driver="cgroupfs")
+    assert text == "the controllers of the cgroups of pods cannot be read"
+    absent = reason("enforcement-controllers", agent=agent(ALL_PARTS), cgroup_driver=None)
+    assert "no cgroup of pods" in absent
+
+
 @pytest.mark.parametrize("odd", [7, "x", [], {"strategies": 7}, {"strategies": [{"state": "new"}]}])
 def test_an_odd_answer_of_an_agent_breaks_no_check(odd: object) -> None:
     assert results({"containers": {"enforcement": {"value": odd}}, "cluster": 7}) == {}
