@@ -273,7 +273,8 @@ def test_a_bundle_of_a_running_agent_has_what_that_publishes(tmp_path: Path) -> 
         own = {**scene, "XPU_AGENT_METRICS__LISTEN": agent.url.split("/")[2]}
         line = ("doctor", *PATIENT, "--bundle", str(bundle))
         process = run_agent(*line, timeout_s=DEADLINE_S, **own)
-        assert process.returncode == 0, process.stderr
+        # 1: this machine's own runtime or kubelet may be what the doctor calls a failure
+        assert process.returncode in (0, 1), process.stderr
         files = files_of(bundle)
         run_agent(*line, "--pseudonymise", timeout_s=DEADLINE_S, **own)
         assert agent.end() == 0
