@@ -32,13 +32,20 @@ class DescriptorCache:
     """Descriptors of a live host within a limit; a recorded host is read by path.
 
     The limit is the process's own one minus `RESERVED_DESCRIPTORS`: further files are opened for
-    each read. The empty path stands for an absent file.
+    each read. The empty path stands for an absent file. Descriptors that nobody closed end with
+    the cache.
     """
 
     def __init__(self, host: HostFiles, *, limit: int | None = None) -> None:
         self._real_path = host.path if isinstance(host, LiveHostFiles) else None
         self._host = host
+        self._open_fds: set[int] = set()
         self._free_count = _descriptor_limit() if limit is None else limit
+
+    def __del__(self) -> None:
+        """Close all descriptors."""
+        for fd in self._open_fds:
+            os.close(fd)
 
     def open(self, path: str) -> int | None:
         """Open a file; `None` on a recording, for an absent file, and beyond the limit."""
@@ -51,10 +58,12 @@ class DescriptorCache:
                 self._free_count = 0  # the process has no more descriptors: do not try again
             return None
         self._free_count -= 1
+        self._open_fds.add(fd)
         return fd
 
     def close(self, fd: int) -> None:
         """Close a descriptor that `open` returned."""
+        self._open_fds.discard(fd)
         os.close(fd)
         self._free_count += 1
 

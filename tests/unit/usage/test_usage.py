@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,17 @@ def test_the_first_cycle_has_levels_and_no_rates(host: CgroupHost) -> None:
     assert sample.node.memory_bytes == 500 * 1024
     assert sample.node.memory_with_cache_bytes == 750 * 1024
     assert sample.node.memory_total_bytes == 1000 * 1024
+
+
+def test_a_collector_that_is_dropped_leaves_no_descriptor_open(host: CgroupHost) -> None:
+    host.group("/poda", cpu_ns=SECOND_NS)
+    host.group(f"/poda/{A}", cpu_ns=SECOND_NS)
+    before = set(os.listdir("/proc/self/fd"))
+    collector = UsageCollector(host.files)
+    collector.measure(1.0)
+    assert len(os.listdir("/proc/self/fd")) > len(before) + 5
+    del collector
+    assert set(os.listdir("/proc/self/fd")) == before
 
 
 def test_rates_are_those_since_the_previous_cycle(host: CgroupHost) -> None:
