@@ -183,6 +183,27 @@ def test_a_vnpu_made_just_before_the_worker_was_ended_is_the_agents(b3: Machine)
     assert there(b3) == []
 
 
+def test_a_vnpu_of_one_pod_is_not_what_was_being_made_for_another(b3: Machine) -> None:
+    do(b3, CREATE)
+    file = b3.folder / "state/ascend-vnpus.json"
+    (entry,) = json.loads(file.read_text())
+    interrupted = {**entry, "pod": "pod-2", "vdev": None, "before": []}
+    file.write_text(json.dumps([entry, interrupted]))
+    do(b3, ["reconcile", ["pod-1", "pod-2"]])
+    assert json.loads(file.read_text()) == [entry]
+    (answer,) = do(b3, ["reconcile", ["pod-1"]])
+    assert answer["destroyed"] == []
+    assert there(b3) == [100]
+
+
+def test_nothing_is_made_on_a_chip_that_does_not_list_its_vnpus(b3: Machine) -> None:
+    do(b3, CREATE)
+    b3.stub.add("call.dcmi_get_device_info.ret -8005")
+    (refused,) = do(b3, [*CREATE[:3], "pod-2"])
+    assert "does not list its vNPUs" in str(refused["message"])
+    assert b3.stub.counts()["dcmi_create_vdevice"] == 1  # that of the first pod
+
+
 def test_the_devices_are_read_again_when_a_piece_got_its_owner_back(b3: Machine) -> None:
     do(b3, CREATE)
     file = b3.folder / "state/ascend-vnpus.json"

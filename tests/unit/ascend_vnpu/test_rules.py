@@ -82,6 +82,14 @@ def test_what_we_made_is_remembered_for_the_boot(tmp_path: Path) -> None:
     assert VnpuOwnershipFile(str(tmp_path), "boot-2").entries == ()
 
 
+def test_a_number_that_the_driver_gives_again_belongs_to_the_new_vnpu_alone(tmp_path: Path) -> None:
+    ledger = VnpuOwnershipFile(str(tmp_path), "boot-1")
+    ledger.record_created(ledger.record_intent("die", "vir02", "pod-1", []), 100)
+    other = ledger.record_created(ledger.record_intent("die-2", "vir02", "pod-1", []), 100)
+    new = ledger.record_created(ledger.record_intent("die", "vir02", "pod-2", []), 100)
+    assert VnpuOwnershipFile(str(tmp_path), "boot-1").entries == (other, new)
+
+
 def test_without_a_memory_nothing_is_made(tmp_path: Path) -> None:
     with pytest.raises(OwnershipNotWritten, match=r"no node\.state_dir"):
         VnpuOwnershipFile("", "boot").record_intent("die", "vir02", "pod", [])

@@ -6,7 +6,7 @@ Each step is safe if the process ends before the next one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -84,12 +84,14 @@ class VnpuMaker:
     ) -> Vdev:
         """Create a vNPU for a pod, read it back, and return it, within two seconds.
 
-        Raises `VnpuRefused` if the chip is full, or if the vNPU differs from the template: such
-        a vNPU is destroyed first.
+        Raises `VnpuRefused` if the chip is full or does not list its vNPUs, or if the vNPU differs
+        from the template: such a vNPU is destroyed first.
         """
-        existing = list_vnpus(chip)
-        refuse_if_full(template, existing, chip_cores)
-        entry = self._ledger.record_intent(die, template.name, pod, {vnpu.id for vnpu in existing})
+        numbers = vdev.vdev_ids(chip)
+        if numbers is None:  # the new one could not be told from those of others
+            raise VnpuRefused("the chip does not list its vNPUs now")
+        refuse_if_full(template, _describe_vnpus(chip, numbers), chip_cores)
+        entry = self._ledger.record_intent(die, template.name, pod, numbers)
         try:
             number = self._retry_while_busy(lambda: vdev.create_vdev(chip, template.name))
         except BadVdevId as error:
@@ -192,12 +194,16 @@ class VnpuMaker:
         """Remove an entry whose vNPU no longer exists; return whether a created one was lost."""
         chip.begin_round()
         numbers = vdev.vdev_ids(chip)
-        existing = list_vnpus(chip)
+        existing = _describe_vnpus(chip, numbers or ())
         if numbers is None or chip.faults or chip.implausible:
             return False  # without a complete answer nothing is known to be lost
         if entry.vdev is None:
+            # what another pod has was there before, or was made after this entry was interrupted
+            others = {e.vdev for e in self._ledger.entries if e.chip == entry.chip}
             candidates = [
-                v for v in existing if v.id not in entry.before and v.template == entry.template
+                v
+                for v in existing
+                if v.id not in others.union(entry.before) and v.template == entry.template
             ]
             if len(candidates) == 1:  # created just before the worker ended
                 self._ledger.record_created(entry, candidates[0].id)
@@ -214,7 +220,11 @@ class VnpuMaker:
 
 def list_vnpus(chip: Chip) -> tuple[Vdev, ...]:
     """Return the vNPUs that a chip describes, sorted by number."""
-    vnpus = (vdev.query_vdev(chip, number) for number in vdev.vdev_ids(chip) or ())
+    return _describe_vnpus(chip, vdev.vdev_ids(chip) or ())
+
+
+def _describe_vnpus(chip: Chip, numbers: Iterable[int]) -> tuple[Vdev, ...]:
+    vnpus = (vdev.query_vdev(chip, number) for number in numbers)
     return tuple(v for v in vnpus if v is not None)
 
 

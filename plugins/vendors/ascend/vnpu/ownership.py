@@ -60,9 +60,14 @@ class VnpuOwnershipFile:
         return entry
 
     def record_created(self, entry: OwnedVnpu, vdev: int) -> OwnedVnpu:
-        """Write the number of a created vNPU."""
+        """Write the number of a created vNPU; replaces an old entry with that number.
+
+        The driver gives a number again only if the vNPU that had it is gone.
+        """
         now = replace(entry, vdev=vdev, before=())
-        self._write((*(e for e in self.entries if e != entry), now))
+        same = (now.chip, now.vdev)
+        others = (e for e in self.entries if e != entry and (e.chip, e.vdev) != same)
+        self._write((*others, now))
         return now
 
     def remove(self, entry: OwnedVnpu) -> None:
