@@ -277,6 +277,37 @@ def test_a_passing_error_takes_no_memory_away(stub: Stub, tree: Path) -> None:
     assert after == before
 
 
+NO_NUMBERS = ("error nvmlDeviceGetModuleId 20", "error nvmlDeviceGetMinorNumber 20")
+
+
+def test_a_passing_error_takes_no_number_away(stub: Stub, tree: Path) -> None:
+    for file in (tree / "proc/driver/nvidia/gpus").glob("*/information"):
+        file.write_text("")  # NVML is the only one that knows the number
+    stub.play(SYSTEM, *GPUS)
+    with on_tree(stub, tree) as child:
+        before = child.discover()
+        stub.play(SYSTEM, *GPUS, *NO_NUMBERS)
+        after = child.discover()
+    assert [d.vendor_minor for d in before.devices] == list(range(8))
+    assert after.devices == before.devices
+    assert after.groups == before.groups
+
+
+def test_another_card_at_the_address_does_not_get_the_last_ones_numbers(
+    stub: Stub, tree: Path
+) -> None:
+    for file in (tree / "proc/driver/nvidia/gpus").glob("*/information"):
+        file.write_text("")
+    stub.play(SYSTEM, *GPUS)
+    other = gpu(0, BUSES[0], uuid="GPU-ffffffff-0000-4000-8000-000000000000")
+    with on_tree(stub, tree) as child:
+        child.discover()
+        stub.play(SYSTEM, other, *GPUS[1:], *NO_NUMBERS)
+        card = one(child)
+    assert card.uuid == "GPU-ffffffff-0000-4000-8000-000000000000"
+    assert (card.module_id, card.vendor_minor, card.nodes) == (None, None, ())
+
+
 def test_module_ids_that_are_all_alike_are_dropped() -> None:
     base = VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id="a", module_id=1)
     assert [d.module_id for d in distinct_modules((base, base))] == [None, None]

@@ -107,6 +107,16 @@ def test_a_uuid_with_the_nodes_of_another_card_is_not_used(name: str, nodes: str
         assert edits(cards, allocation_of(name), POD, host(new)).cdi == ("nvidia.com/gpu=7",)
 
 
+@pytest.mark.parametrize("nodes", ["/dev/nvidia0", "/dev/nvidia1"])
+def test_while_a_cards_number_is_unknown_no_name_with_nodes_is_surely_the_card(nodes: str) -> None:
+    cards = (gpu(0), replace(gpu(1), vendor_minor=None, nodes=()))
+    named = host(spec((UUIDS[1], nodes)), settings={"injection": "cdi"})
+    with pytest.raises(AllocationRefused):
+        edits(cards, allocation_of(UUIDS[1]), POD, named)
+    without_nodes = host(spec((UUIDS[1], "/dev/dxg")), settings={"injection": "cdi"})
+    assert edits(cards, allocation_of(UUIDS[1]), POD, without_nodes).cdi
+
+
 def test_all_cards_of_a_grant_are_named_in_one_kind_or_not_at_all() -> None:
     half = spec(("0", "/dev/nvidia0"))
     whole = spec(("0", "/dev/nvidia0"), ("1", "/dev/nvidia1"), kind="x.nvidia.com/gpu")

@@ -77,8 +77,8 @@ def describe_card(
 ) -> CardDescription | None:
     """Describe a card; `None` if it stopped answering, with the reason in `card.faults`.
 
-    Values of `before` replace UUID, memory size and MIG instances if the card does not report them
-    now.
+    Values of `before` replace UUID, numbers, memory size and MIG instances if the card does not
+    report them now.
     """
     try:
         return _describe(card, function, machine, before)
@@ -100,8 +100,9 @@ def _describe(
     unschedulable = _unschedulable_reason(
         machine, mig=is_mig_enabled, host=virtual in _HOSTS, total=total
     )
-    minor = card.measure("nvmlDeviceGetMinorNumber", (0, MAX_MINOR))
-    minor = minor if minor is not None else function.minor
+    uuid = card.text("nvmlDeviceGetUUID") or function.uuid
+    same = before if uuid and before and before.uuid == uuid else None
+    minor, module = _numbers(card, function, same)
     model = names.model_label(name) if name else function.model
     links = read_links(card) if not function.platform else CardLinks()
     fabric = links.fabric.facts() if links.fabric is not None else ()
@@ -113,8 +114,6 @@ def _describe(
     )
     if is_unified:
         facts = (*facts, UNIFIED_MEMORY)
-    uuid = card.text("nvmlDeviceGetUUID") or function.uuid or (before.uuid if before else None)
-    module = card.measure("nvmlDeviceGetModuleId", (0, MAX_MODULE))
     health_facts = health.read_facts(card)
     layout = (
         read_mig_layout(card, total, minor, machine.capabilities, before)
@@ -125,7 +124,7 @@ def _describe(
         kind=DeviceKind.GPU,
         vendor="nvidia",
         bus_id=function.bus_id,
-        uuid=uuid,
+        uuid=uuid or (before.uuid if before else None),
         minor=minor,
         vendor_minor=minor,
         model=model,
@@ -141,6 +140,20 @@ def _describe(
         free_slices=layout.free,
     )
     return CardDescription(device=device, links=links, facts=health_facts, problems=layout.problems)
+
+
+def _numbers(
+    card: NvmlCard, function: NvidiaFunction, before: VendorDevice | None
+) -> tuple[int | None, int | None]:
+    """Return the driver's number and the module id; `before` is the same card, by its UUID."""
+    minor = card.measure("nvmlDeviceGetMinorNumber", (0, MAX_MINOR))
+    module = card.measure("nvmlDeviceGetModuleId", (0, MAX_MODULE))
+    if minor is None:
+        minor = function.minor
+    if before is not None:
+        minor = before.vendor_minor if minor is None else minor
+        module = before.module_id if module is None else module
+    return minor, module
 
 
 def _mig_mode(card: NvmlCard, before: VendorDevice | None) -> tuple[int, ...] | None:

@@ -64,7 +64,10 @@ def find_cdi_names(
         for match, test in zip(matches, tests, strict=True):
             uuid = unambiguous_id(match)
             if any(device.name == uuid and not test(device) for device in spec.devices):
-                text = f"{uuid} has nodes of another card: run nvidia-ctk cdi generate"
+                if match.device.vendor_minor is None:
+                    text = f"nodes of {uuid} cannot be compared: the card's number is not known"
+                else:
+                    text = f"{uuid} has nodes of another card: run nvidia-ctk cdi generate"
                 return None, f"{spec.path}: {text}"
     return None, problem
 
@@ -83,7 +86,8 @@ def _is_card(match: DeviceMatch) -> Callable[[CdiDevice], bool]:
     """Return a function that checks whether a CDI device is this card or slice.
 
     The numbers of cards change at a boot without one of them, and an old file stays: a UUID counts
-    only if the nodes beside it, where there are any, are those of the card.
+    only if the nodes beside it, where there are any, are those of the card. While the card's number
+    is unknown, no nodes of cards are.
     """
     part = match.partition
     uuid = unambiguous_id(match)
@@ -95,7 +99,7 @@ def _is_card(match: DeviceMatch) -> Callable[[CdiDevice], bool]:
         own_cards = {path for path in device.nodes if _CARD.fullmatch(path)}
         own_caps = {path for path in device.nodes if _CAP.fullmatch(path)}
         if uuid is not None and device.name == uuid:
-            is_other_card = bool(cards and own_cards) and own_cards != cards
+            is_other_card = bool(own_cards) and own_cards != cards
             is_other_slice = len(caps) >= 2 and bool(own_caps) and own_caps != caps
             return not (is_other_card or is_other_slice)
         if not cards or not _NUMBERED.fullmatch(device.name):
