@@ -323,7 +323,12 @@ class ContainerServiceBuilder:
         self._collector = collector
         self._messages = messages
         self._own_uid = os.environ.get(OWN_POD_UID, "")
-        self._devices_hook = DevicesHook(inputs.vendors, inputs.settings.hooks, self._own_uid)
+        self._devices_hook = DevicesHook(
+            inputs.vendors,
+            inputs.settings.hooks,
+            self._own_uid,
+            checks_stored_nodes=inputs.settings.device_plugin.check_occupancy,
+        )
         eviction = inputs.settings.enforce.eviction
         runtime = ContainerRuntime(eviction.runtime_socket) if eviction.kill_fallback else None
         self._evictions = EvictionService(messages, inputs.clock, runtime)

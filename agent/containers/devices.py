@@ -6,7 +6,7 @@ It also checks that the runtime applies the variables of the edits.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -30,7 +30,8 @@ from agent.snapshot.container import (
     HookStage,
     PodSandbox,
 )
-from agent.snapshot.device import VendorDevice
+from agent.snapshot.device import DeviceNode, VendorDevice
+from agent.snapshot.device_plugin import KubeletAllocation
 from agent.snapshot.edits import ContainerEdits, ContainerNote, merge_edits
 from agent.snapshot.host_devices import HostDevices
 from agent.snapshot.node import NodeSnapshot, SnapshotMemo, devices_by_vendor
@@ -63,8 +64,11 @@ class _DeviceTables(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[_VendorHost, ...]
     # vendors of a device, by type and by uuid, bus id, minor, or uuid of a slice
     owners: Mapping[tuple[str, str | int | None], tuple[str, ...]]
-    # pods and containers that have devices by the kubelet's account
-    assigned: frozenset[tuple[str, str]]
+    # what the kubelet gave, by pod and container; a container without a name is not known
+    assigned: Mapping[tuple[str, str], tuple[KubeletAllocation, ...]]
+    # keys of the hardware that an id stands for: uuid or address of a card, slice or function
+    hardware: Mapping[str, frozenset[str]]
+    node_owners: Mapping[str, frozenset[str]]  # by path: keys of the hardware that has this node
 
 
 class DevicesHook:
@@ -79,9 +83,19 @@ class DevicesHook:
     required = True
 
     def __init__(
-        self, vendors: Mapping[str, DeviceVendor], hooks: HookSettings, own_uid: str = ""
+        self,
+        vendors: Mapping[str, DeviceVendor],
+        hooks: HookSettings,
+        own_uid: str = "",
+        *,
+        checks_stored_nodes: bool = True,
     ) -> None:
-        """`own_uid` is of the agent's own pod, which is not changed without an allocation."""
+        """`own_uid` is of the agent's own pod, which is not changed without an allocation.
+
+        With `checks_stored_nodes` no container starts with an old answer of the kubelet's that has
+        the node of another device.
+        """
+        self._checks_stored_nodes = checks_stored_nodes
         self._vendors = injecting_vendors(vendors)
         self._hooks = hooks
         self._own_uid = own_uid
@@ -105,8 +119,11 @@ class DevicesHook:
             return Adjustment(failed=message, reason=RefusalReason.BAD_GRANT.value)
         devices = _NO_ALLOCATION if allocation is None else allocation.grant
         tables = self._tables(snapshot)
-        container = self._with_pod_facts(request, snapshot, tables.assigned)
+        container = self._with_pod_facts(request, snapshot, tables.assigned.keys())
         try:
+            if allocation is None and self._checks_stored_nodes:
+                entries = tables.assigned.get((request.pod.uid, container.name), ())
+                _check_stored_nodes(entries, tables, request.stage)
             edits = merge_edits(self._edits(devices, container, tables))
             return Adjustment(edits=check_variables(edits, container))
         except AllocationRefused as refused:
@@ -126,7 +143,7 @@ class DevicesHook:
         """
         owners: set[str] = set()
         for entry in allocation.devices:
-            number = entry.id.partition(REPLICA_SEPARATOR)[0] if entry.id else entry.minor
+            number = _base_id(entry.id) if entry.id else entry.minor
             names = tables.owners.get((entry.type, number), ())
             if not names:
                 message = f"no vendor serves {_device_text(entry)}"
@@ -167,13 +184,17 @@ class DevicesHook:
                     owners[key] = (
                         previous if vendor_host.name in previous else (*previous, vendor_host.name)
                     )
-        allocations = snapshot.served.value.held
+        assigned: dict[tuple[str, str], tuple[KubeletAllocation, ...]] = {}
+        for allocation in snapshot.served.value.held:
+            place = (allocation.pod_uid, allocation.container)
+            assigned[place] = (*assigned.get(place, ()), allocation)
+        hardware, node_owners = _hardware_tables(hosts)
         return _DeviceTables(
             hosts=hosts,
             owners=owners,
-            assigned=frozenset(
-                (allocation.pod_uid, allocation.container) for allocation in allocations
-            ),
+            assigned=assigned,
+            hardware=hardware,
+            node_owners=node_owners,
         )
 
     def _list_vendors(self, snapshot: NodeSnapshot) -> Iterator[_VendorHost]:
@@ -194,7 +215,10 @@ class DevicesHook:
             yield _VendorHost(name, vendor, vendor_devices.get(name, ()), host, numbers, variables)
 
     def _with_pod_facts(
-        self, request: HookRequest, snapshot: NodeSnapshot, assigned: frozenset[tuple[str, str]]
+        self,
+        request: HookRequest,
+        snapshot: NodeSnapshot,
+        assigned: Collection[tuple[str, str]],
     ) -> ContainerSpec:
         """Return the container with the facts of its pod, and whether it must not be changed.
 
@@ -218,6 +242,62 @@ class DevicesHook:
             or (pod.uid, "") in assigned
             or (pod.uid, container.name) in assigned,
         )
+
+
+def _hardware_tables(
+    hosts: Iterable[_VendorHost],
+) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
+    """Return the keys of the hardware by id, and those of the owners of each node by path."""
+    hardware: dict[str, frozenset[str]] = {}
+    owners: dict[str, set[str]] = {}
+
+    def add(key: str, nodes: Iterable[DeviceNode]) -> None:
+        for node in nodes:
+            owners.setdefault(node.path, set()).add(key)
+
+    for vendor_host in hosts:
+        for device in vendor_host.devices:
+            add(device.key, device.nodes)
+            hardware |= dict.fromkeys(
+                filter(None, (device.uuid, device.bus_id)), frozenset((device.key,))
+            )
+            for part in device.partitions:
+                add(part.uuid, part.nodes)
+                hardware[part.uuid] = frozenset((part.uuid, device.key))
+            for function in (vf for group in device.vf_groups for vf in group.vfs):
+                hardware[function.bus_id] = frozenset((function.bus_id, device.key))
+        for rdma_function in vendor_host.host.functions if vendor_host.host else ():
+            add(rdma_function.address, rdma_function.verbs)
+    return hardware, {path: frozenset(keys) for path, keys in owners.items()}
+
+
+def _check_stored_nodes(
+    entries: Iterable[KubeletAllocation], tables: _DeviceTables, stage: HookStage
+) -> None:
+    """Raise `AllocationRefused` if the kubelet's answer has the node of another device.
+
+    The kubelet repeats its stored answer for a pod that outlives a boot, after which nodes may have
+    other numbers. It asks before the start for whole cards alone; here every resource counts whose
+    ids are those of devices. A container that runs already is not refused.
+    """
+    if stage is not HookStage.CREATE:
+        return
+    for entry in entries:
+        keys = [tables.hardware.get(_base_id(name)) for name in entry.device_ids]
+        own_keys = frozenset[str]().union(*(key for key in keys if key is not None))
+        if None in keys or not own_keys:
+            continue
+        for path in entry.nodes:
+            owners = tables.node_owners.get(path)
+            if owners and owners.isdisjoint(own_keys):
+                text = f"{path} is {min(owners)} now, and was another device when the kubelet"
+                raise AllocationRefused(
+                    RefusalReason.NODE_MISMATCH, f"{text} stored it: delete the pod"
+                )
+
+
+def _base_id(name: str) -> str:
+    return name.partition(REPLICA_SEPARATOR)[0]
 
 
 def _is_awaiting_requests(allocation: PodAllocation, request: HookRequest) -> bool:
