@@ -30,6 +30,7 @@ from agent.web.admin_socket import SOCKET_NAME, AdminSocketError, connect_socket
 
 ANSWER_DEADLINE_S = 60.0  # a discovery may be in progress
 MAX_ANSWER_BYTES = 16 << 20  # bytes; a pod may have hundreds of files
+MAX_NAME_LENGTH = 8000  # of a name as a part of a URL: HTTP servers take lines of 8190 bytes
 DEFAULT_OUT_FOLDER = "xpu-agent-out"
 
 
@@ -122,11 +123,8 @@ def clear(arguments: argparse.Namespace) -> int:
 
 def explain(arguments: argparse.Namespace) -> int:
     """Print the agent's explanation of one pod, device or file; status 1 if it has none."""
-    subject, name = arguments.subject, arguments.name
-    if subject == "pod" and name.count("/") != 1:
-        raise BadConfig(f"explain pod: {name!r} is not NAMESPACE/NAME")
-    path = os.path.abspath(name).lstrip("/") if subject == "file" else name
-    url = f"/api/v1/explain/{subject}/{quote(path, safe='/' if subject != 'device' else '')}"
+    subject = arguments.subject
+    url = _explanation_url(subject, arguments.name)
     status, reply = _request(arguments, f"explain {subject}", "GET", url)
     if status == http.HTTPStatus.NOT_FOUND:
         print(f"xpu-agent: {reply.get('error', 'not known')}", file=sys.stderr)
@@ -138,6 +136,21 @@ def explain(arguments: argparse.Namespace) -> int:
     else:
         write_document(format_document(reply, arguments.output))
     return ExitStatus.OK
+
+
+def _explanation_url(subject: str, name: str) -> str:
+    """Return the path of an explanation; raise `BadConfig` for a name that nothing can have."""
+    if subject == "pod" and (name.count("/") != 1 or not all(name.split("/"))):
+        raise BadConfig(f"explain pod: {name!r} is not NAMESPACE/NAME")
+    path = os.path.abspath(name).lstrip("/") if subject == "file" else name
+    if not name or not path:
+        raise BadConfig(f"explain {subject}: {name!r} names nothing")
+    safe = "/" if subject != "device" else ""
+    # names of files may have bytes that are no text
+    quoted = quote(path, safe=safe, errors="surrogateescape")
+    if len(quoted) > MAX_NAME_LENGTH:
+        raise BadConfig(f"explain {subject}: the name is too long")
+    return f"/api/v1/explain/{subject}/{quoted}"
 
 
 def _post_action(arguments: argparse.Namespace, action: str, body: dict[str, object]) -> int:

@@ -79,6 +79,33 @@ def test_a_driver_is_released_and_taken_back_and_both_are_written_down(tmp_path:
     assert log.count('"admin_action"') == 2
 
 
+@pytest.mark.parametrize(
+    ("subject", "name", "message"),
+    [
+        ("pod", "/", "'/' is not NAMESPACE/NAME"),
+        ("pod", "a/", "'a/' is not NAMESPACE/NAME"),
+        ("device", "", "'' names nothing"),
+        ("file", "", "'' names nothing"),
+        ("file", "/", "'/' names nothing"),
+        ("pod", f"a/{'x' * 9000}", "the name is too long"),
+        ("file", f"/{'ü' * 2000}", "the name is too long"),
+    ],
+)
+def test_a_name_of_nothing_is_wrong_use_of_explain(subject: str, name: str, message: str) -> None:
+    process = run_agent("explain", subject, name, "--socket", "/nonexistent")
+    assert (process.returncode, process.stdout) == (2, "")
+    assert message in process.stderr
+    assert len(process.stderr.splitlines()) == 1
+
+
+def test_a_name_that_is_no_text_is_none_of_this_node(tmp_path: Path) -> None:
+    with running(tmp_path / "out", "--host", str(NO_DEVICES), **fake(tmp_path)) as agent:
+        for subject, name in (("pod", "a/\udcff"), ("device", "\udcff"), ("file", "/sys/\udcff")):
+            process = act(agent, "explain", subject, name)
+            assert (process.returncode, process.stdout) == (1, ""), process.stderr
+            assert len(process.stderr.splitlines()) == 1
+
+
 def test_a_person_clears_a_device_by_its_name(tmp_path: Path) -> None:
     with running(tmp_path / "out", "--host", str(NO_DEVICES), **fake(tmp_path)) as agent:
         agent.wait_until(lambda: agent.vendor("fake")["state"] == "ready", "ready")
