@@ -178,6 +178,7 @@ class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
 MAX_PROCESS_NAME = 15  # characters of a name that the kernel stores
 
 RECORDED = "a recorded host"
+NO_DEVICE = "no accelerator and no RDMA device"
 NO_REQUEST = "no agent answers, or no NodeSLO asks for it"
 PROCESSES_HIDDEN = "the processes of this machine are not visible: hostPID, or run it on the node"
 

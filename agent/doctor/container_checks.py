@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from agent.allocation.cdi_spec_reader import CDI_FOLDERS
 from agent.allocation.check import POD_NOT_LISTED
 from agent.doctor.check import (
+    NO_DEVICE,
     RECORDED,
     Check,
     CheckGroup,
@@ -118,8 +119,10 @@ def check_host_devices(facts: CheckInputs) -> Iterator[CheckResult]:
 def check_hami(facts: CheckInputs) -> Iterator[CheckResult]:
     """Check whether cards can be shared by HAMi-core."""
     library, lock = HAMI_LIBRARY in facts.paths, HAMI_LOCK in facts.paths
-    if not library:
-        return  # it is not installed; a pod that requests it is refused with a reason
+    if not library:  # a pod that requests it is refused with a reason
+        if not facts.is_live:
+            yield skip("hami-core", RECORDED)
+        return
     yield CheckResult(
         id="hami-core",
         status=CheckStatus.OK if lock else CheckStatus.WARN,
@@ -322,6 +325,8 @@ def check_cdi_names(facts: CheckInputs) -> Iterator[CheckResult]:
         for spec in host.cdi
     }
     if not specs:
+        if not facts.is_live:
+            yield skip("cdi-names", RECORDED)
         return
     owners: dict[str, list[str]] = {}
     for spec in specs.values():
@@ -359,15 +364,21 @@ def check_cdi_enabled(facts: CheckInputs) -> Iterator[CheckResult]:
         yield ok("cdi-enabled", "the runtime does not, and the agent gives device nodes instead")
 
 
+def _requests_absence(facts: CheckInputs) -> str:
+    """Return why it is not known which devices containers request."""
+    if not facts.is_live:
+        return RECORDED
+    if facts.cgroup_driver is None:
+        return "there is no cgroup of pods"
+    if not facts.vendors:
+        return NO_DEVICE
+    return "the environment of containers cannot be read: run it as root with hostPID"
+
+
 def check_requests(facts: CheckInputs) -> Iterator[CheckResult]:
     """Check whether running containers request devices by a variable, without an allocation."""
     if facts.requests is None:
-        yield skip(
-            "image-devices",
-            "the environment of containers cannot be read: run it as root with hostPID"
-            if facts.is_live
-            else RECORDED,
-        )
+        yield skip("image-devices", _requests_absence(facts))
         return
     runtime = _device_runtime(facts)
     allocated, pods = _allocated_pods(facts), _pod_names(facts)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from agent.doctor.check import (
+    NO_DEVICE,
     PROCESSES_HIDDEN,
     RECORDED,
     Check,
@@ -20,7 +21,6 @@ from agent.doctor.check import (
 )
 from agent.snapshot.vendor import NodeDaemon
 
-NO_DEVICE = "no accelerator and no RDMA device"
 _VERSION_AT_END = re.compile(r"\.so\.([0-9]+\.[0-9]+(?:\.[0-9]+)?)$")
 
 
@@ -114,6 +114,9 @@ def check_device_nodes(facts: CheckInputs) -> Iterator[CheckResult]:
 
 def check_char_links(facts: CheckInputs) -> Iterator[CheckResult]:
     """Check whether systemd finds the device nodes that it has to allow after a reload."""
+    if not facts.is_live:
+        yield skip("char-links", RECORDED)
+        return
     if facts.cgroup_driver != "systemd" or not facts.char_links:
         return
     missing = sorted(path for path, there in facts.char_links.items() if not there)

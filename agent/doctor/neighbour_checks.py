@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agent.doctor.check import (
+    NO_DEVICE,
     PROCESSES_HIDDEN,
     RECORDED,
     Check,
@@ -213,7 +214,7 @@ CHECKS = (
         group=CheckGroup.OTHER_AGENTS,
         question="Does no other program offer these devices to the kubelet?",
         run=check_device_plugins,
-        absence="no accelerator and no RDMA device",
+        absence=NO_DEVICE,
     ),
     Check(
         id="hami",

@@ -23,7 +23,7 @@ from agent.workers.abilities import build_runbook
 from agent.workers.load import load_vendors
 from tests.apiserver.rbac import read_roles
 from tests.unit.doctor.inputs import api, facts
-from tests.unit.doctor.states import NO_REPLY, STATES, UNKNOWN
+from tests.unit.doctor.states import NO_REPLY, NVIDIA, STATES, UNKNOWN
 
 ROOT = Path(__file__).parents[3]
 BAD = (CheckStatus.WARN, CheckStatus.FAIL)
@@ -133,7 +133,18 @@ HANDLER = STATES["image-devices"].bad.snapshot
             "in kube-system/exporter",
         ),
         ({}, "ok", "the default runtime gives nothing"),
-        ({"requests": None}, "skip", "cannot be read"),
+        ({"requests": None, "vendors": {"nvidia": NVIDIA}}, "skip", "cannot be read"),
+        (
+            {"requests": None, "vendors": {"nvidia": NVIDIA}, "cgroup_driver": None},
+            "skip",
+            "no cgroup of pods",
+        ),
+        ({"requests": None}, "skip", "no accelerator and no RDMA device"),
+        (
+            {"requests": None, "vendors": {"nvidia": NVIDIA}, "is_live": False},
+            "skip",
+            "a recorded host",
+        ),
     ],
 )
 def test_an_image_that_asks_for_all_devices_matters_where_the_runtime_gives_them(
@@ -142,6 +153,12 @@ def test_an_image_that_asks_for_all_devices_matters_where_the_runtime_gives_them
     inputs = facts(**{"requests": STATES["image-devices"].bad.requests, **changes})
     (one,) = results_of("image-devices", inputs)
     assert (one.status.value, words in one.observation) == (status, True)
+
+
+@pytest.mark.parametrize("check", ["hami-core", "cdi-names", "char-links"])
+def test_files_that_no_recording_has_are_not_called_absent(check: str) -> None:
+    (one,) = results_of(check, facts(is_live=False))
+    assert (one.status, one.observation) == (CheckStatus.SKIP, "a recorded host")
 
 
 LOCK = STATES["lock"].good.lock
