@@ -36,7 +36,21 @@ EXIT_STATUS = """exit status: 0 done and fine; 1 done, and the answer is bad new
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Prints errors as one line: the error, and the command that shows help."""
+    """Prints errors as one line: the error, and the command that shows help.
+
+    Refuses empty arguments, which are mostly those of a variable that a script did not set.
+    """
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 - as its parent
+        """Parse as the parent does, after a check for empty arguments."""
+        words = sys.argv[1:] if args is None else list(args)
+        for before, word in zip(("", *words), words, strict=False):
+            if word == "":
+                self.error(f"argument {before if before.startswith('-') else 'value'}: is empty")
+            option, equals, value = word.partition("=")
+            if option.startswith("--") and equals and not value:
+                self.error(f"argument {option}: is empty")
+        return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> None:  # type: ignore[override]  # it exits, as its parent does
         """Print one line and exit with 2."""

@@ -143,7 +143,7 @@ def _explanation_url(subject: str, name: str) -> str:
     if subject == "pod" and (name.count("/") != 1 or not all(name.split("/"))):
         raise BadConfig(f"explain pod: {name!r} is not NAMESPACE/NAME")
     path = os.path.abspath(name).lstrip("/") if subject == "file" else name
-    if not name or not path:
+    if not path:
         raise BadConfig(f"explain {subject}: {name!r} names nothing")
     safe = "/" if subject != "device" else ""
     # names of files may have bytes that are no text

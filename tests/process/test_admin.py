@@ -84,8 +84,7 @@ def test_a_driver_is_released_and_taken_back_and_both_are_written_down(tmp_path:
     [
         ("pod", "/", "'/' is not NAMESPACE/NAME"),
         ("pod", "a/", "'a/' is not NAMESPACE/NAME"),
-        ("device", "", "'' names nothing"),
-        ("file", "", "'' names nothing"),
+        ("device", "", "value: is empty"),
         ("file", "/", "'/' names nothing"),
         ("pod", f"a/{'x' * 9000}", "the name is too long"),
         ("file", f"/{'ü' * 2000}", "the name is too long"),

@@ -79,6 +79,26 @@ def test_a_flag_without_its_value_is_one_line_and_status_2(
 
 
 @every_command
+def test_an_empty_value_is_not_taken_for_an_absent_one(
+    command: Command, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A script that did not set a variable means the file, node or socket in it."""
+    for action in command.options:
+        if takes_value(action):
+            option = action.option_strings[-1] if action.option_strings else "value"
+            status = command.main(command.arguments("x", action, ""))
+            _, text = capfd.readouterr()
+            check_one_line(command, status, text, 2)
+            assert f"argument {option}: is empty" in text
+            if action.option_strings:
+                status = command.main([*command.words, f"{option}="])
+                assert (status, f"argument {option}: is empty" in capfd.readouterr()[1]) == (
+                    2,
+                    True,
+                )
+
+
+@every_command
 def test_a_choice_that_there_is_not_is_one_line_and_status_2(
     command: Command, capfd: pytest.CaptureFixture[str]
 ) -> None:
