@@ -34,10 +34,20 @@ def decode_settings_yaml(data: bytes, path: str) -> object:
     try:
         return yaml.load(data, Loader=_UniqueKeyLoader)  # noqa: S506 - a safe loader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        problem = " ".join(str(getattr(error, "problem", error)).split())
-        raise BadConfig(f"{path}{line}: not YAML: {problem}") from error
+        line, problem = _line_and_problem(error)
+        place = path if line is None else f"{path}:{line}"
+        raise BadConfig(f"{place}: not YAML: {problem}") from error
+
+
+def _line_and_problem(error: Exception) -> tuple[int | None, str]:
+    """Return the line of an error, from 1, and what is wrong there."""
+    if isinstance(error, RecursionError):
+        return None, "nested too deep"
+    if isinstance(error, yaml.reader.ReaderError):
+        return None, f"{error.reason} at byte {error.position}"
+    mark = getattr(error, "problem_mark", None)
+    problem = " ".join(str(getattr(error, "problem", error)).split())
+    return mark.line + 1 if mark else None, problem
 
 
 def _events_with_depth(data: bytes) -> Iterator[tuple[int, yaml.Event]]:
@@ -69,5 +79,6 @@ def decode_yaml(data: bytes, max_depth: int) -> object:
                 raise ValueError("too deep, or with aliases")
         decoded: object = yaml.load(data, Loader=_LOADER)  # noqa: S506 - both are safe loaders
     except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error
+        line, problem = _line_and_problem(error)
+        raise ValueError(problem if line is None else f"line {line}: {problem}") from error
     return decoded
