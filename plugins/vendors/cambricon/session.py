@@ -28,6 +28,7 @@ from agent.topology.device_groups import DeviceGrouping
 from plugins.shared.call_journal import NO_JOURNAL, LibraryCallJournal
 from plugins.shared.library_file import LibraryFile, LibraryUnavailable
 from plugins.vendors.cambricon.discovery import cnmon
+from plugins.vendors.cambricon.discovery.card_store import MluStore
 from plugins.vendors.cambricon.discovery.descriptions import (
     describe_card,
     describe_instance,
@@ -96,8 +97,9 @@ class CambriconSession:
         self._sampler = CardSampler(clock)
         self._calls: LibraryCallJournal = NO_JOURNAL
         self._lock = threading.Lock()  # the thread of events checks cards, too
-        folder = context.state_dir
-        self._owned = SmluOwnershipFile(folder, read_boot_id(host)) if folder else None
+        folder, boot_id = context.state_dir, read_boot_id(host)
+        self._owned = SmluOwnershipFile(folder, boot_id) if folder else None
+        self._store = MluStore(folder, boot_id)
 
     def journal_calls(self, journal: LibraryCallJournal) -> None:
         """Set the journal of library calls; called before the library is loaded."""
@@ -135,9 +137,9 @@ class CambriconSession:
             return cnmon.inventory_from_cnmon(cards, self._host, functions, problem)
         # cards of the last discovery stay listed, because pods may use them
         health = Health(state=HealthState.FAILED, reason=error.reason, message=str(error))
-        devices_before = [
-            replace(k.device, health=health) for _, k in sorted(self._discovered.items())
-        ]
+        discovered = [k.device for _, k in sorted(self._discovered.items())]
+        stored = self._store.unlisted(functions, discovered).values()
+        devices_before = [replace(device, health=health) for device in (*discovered, *stored)]
         bus_ids = {device.bus_id for device in devices_before}
         described = (
             describe_function(b, health.reason, health.message, health.state) for b in functions
@@ -188,8 +190,10 @@ class CambriconSession:
             self._mark_failed(index, error)
         self._set_omitted({*cards, *failed}, functions)
         devices = [entry.device for _, entry in sorted(self._discovered.items())]
-        omitted = {k.device.bus_id: k.device for _, k in sorted(self._omitted.items())}
+        omitted = self._store.unlisted(functions, devices)
+        omitted |= {k.device.bus_id: k.device for _, k in sorted(self._omitted.items())}
         unlisted = _describe_unlisted(functions, devices, omitted)
+        self._store.save((*devices, *unlisted))
         uuids |= {d.uuid.removeprefix("MLU-"): d.key for d in unlisted if d.uuid}
         links = find_links(uuids, remotes)
         grouping = self._groups(links)
@@ -207,7 +211,7 @@ class CambriconSession:
                 for k, v in (("api", str(cndev.version)), ("missing-symbols", missing_symbols))
                 if v
             ),
-            problems=grouping.problems,
+            problems=(*grouping.problems, *filter(None, (self._store.problem,))),
             groups=grouping.groups,
             group_policy="Prefer" if grouping.groups else None,
         )
@@ -216,7 +220,10 @@ class CambriconSession:
         """Return the last state of this card; `None` if another card has its index now."""
         before = self._discovered.get(index) or self._omitted.get(index)
         uuid = device_id(card.uuid())
-        return None if before and uuid and uuid != before.device.uuid else before
+        if before is not None and (uuid is None or uuid == before.device.uuid):
+            return before
+        stored = self._store.find(uuid, card.serial())
+        return _DiscoveredMlu(card, replace(stored, health=_HEALTH_UNKNOWN)) if stored else None
 
     def _set_omitted(self, listed: Collection[int], functions: Collection[str]) -> None:
         """Move cards between the discovered and the omitted ones; forget removed cards."""

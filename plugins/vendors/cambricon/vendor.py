@@ -51,6 +51,7 @@ class CambriconVendor:
             exporters=(("mlu-exporter", "mlu_exporter"),),
         ),
         slice_files=("smlu-owned.json",),
+        state_files=("cambricon-devices.json",),
         traffic=TRAFFIC,
     )
     request_variables = frozenset((injection.VISIBLE,))

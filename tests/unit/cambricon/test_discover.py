@@ -6,12 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from agent.recording.host_source import open_host
-from agent.snapshot.device import DeviceKind, HealthState
+from agent.snapshot.device import DeviceKind, HealthState, VendorDevice
 from agent.snapshot.settings import VendorSettings
 from agent.wire_formats.quantities import format_binary
 from plugins.vendors.cambricon.discovery.descriptions import device_id, model_label
 from plugins.vendors.cambricon.vendor import CambriconVendor
 from tests.captures import needs_shared
+from tests.stubs.stub import Stub
 from tests.unit.cambricon import mock
 from tests.unit.cambricon.cards import BUSES, add_function, card, machine, session, stub_of, tree_of
 
@@ -128,6 +129,64 @@ def test_a_cut_card_stays_cut_while_it_cannot_say_so(
         (after,) = child.discover().devices
     assert before.partitions
     assert after == before
+
+
+BOOT = "0f5bd2a5-a9a0-4a5a-9a0e-6a1a0a3bb1c4"
+
+
+def booted(folder: Path, count: int, boot: str = BOOT) -> Path:
+    """Return a host's root with so many functions, in this boot."""
+    tree = folder / "host" if (folder / "host").exists() else tree_of(folder, count)
+    file = tree / "proc/sys/kernel/random/boot_id"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{boot}\n")
+    return tree
+
+
+def found(stub: Stub, tree: Path, *lines: str) -> dict[str | None, VendorDevice]:
+    """Return the devices by address, as a new worker describes them."""
+    stub.add(*lines)
+    with session(stub, tree, state_dir=str(tree.parent / "state")) as child:
+        return {device.bus_id: device for device in child.discover().devices}
+
+
+@pytest.mark.parametrize("cut", [MIM, SMLU])
+@pytest.mark.parametrize("silent", ["MimMode", "SMLUMode", "UUID", "MemoryUsageV2"])
+def test_a_new_worker_knows_what_a_card_was_that_cannot_say_so(
+    cut: tuple[str, ...], silent: str, tmp_path: Path
+) -> None:
+    lines = [*machine(1)[:2], *card(0, smlu_mode=None, mim_mode=None)]
+    modes = ("mlu.0.smlu_mode 0",) if cut is MIM else ("mlu.0.mim_mode 0",)
+    stub = stub_of(tmp_path, *lines, *modes, *(f"mlu.0.{line}" for line in cut))
+    before = found(stub, booted(tmp_path, 1))
+    after = found(stub, booted(tmp_path, 1), f"call.cndevGet{silent}.ret 7")
+    assert before[BUSES[0]].partitions
+    assert after == before
+
+
+def test_a_new_worker_knows_a_card_that_the_library_omits(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(2))
+    before = found(stub, booted(tmp_path, 2))
+    after = found(stub, booted(tmp_path, 2), "count 1")
+    assert after[BUSES[1]].health.reason == "DriverError"
+    assert replace(after[BUSES[1]], health=before[BUSES[1]].health) == before[BUSES[1]]
+    unloaded = found(stub, booted(tmp_path, 2), "call.cndevInit.ret 8")
+    assert {d.uuid for d in unloaded.values()} == {d.uuid for d in before.values()}
+    assert {d.health.state for d in unloaded.values()} == {HealthState.FAILED}
+
+
+@pytest.mark.parametrize("change", ["boot", "serial", "uuid"])
+def test_a_new_worker_gives_no_card_what_another_was(change: str, tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(2)[:2], *card(0, mim_mode=None), f"mlu.0.{MIM[0]}")
+    stub.add("count 1")
+    assert not found(stub, booted(tmp_path, 1))[BUSES[0]].resources
+    stub.add({"serial": "mlu.0.sn 77", "uuid": "mlu.0.uuid B"}.get(change, ""))
+    tree = booted(tmp_path, 1, "another" if change == "boot" else BOOT)
+    silent = ["call.cndevGetMimMode.ret 7", "mlu.0.smlu_mode 0"]
+    silent += ["call.cndevGetUUID.ret 7"] if change == "serial" else []
+    (after,) = found(stub, tree, *silent).values()
+    assert after.resources
+    assert after.uuid != "MLU-00000000-0000-4000-8000-000000000000" or change == "boot"
 
 
 @pytest.mark.parametrize(
