@@ -37,6 +37,9 @@ class DesiredValue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # the value that it was decided from; only that one is overwritten, none that another program
     # has written since. None: any value is overwritten
     replaces: CgroupValue | None = None
+    # a higher number than before if it was decided after another program had written: so it is
+    # another value, even if all else is as before that
+    attempt: int = 0
 
     @property
     def target(self) -> WriteTarget:

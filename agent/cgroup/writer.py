@@ -385,7 +385,7 @@ class CgroupWriter:
         """Return whether another program has written the file since the value was decided."""
         if desired.replaces is None:
             return False
-        was_met = file_state.desired is desired  # a new decision may be equal to an old one
+        was_met = file_state.desired == desired
         return was_met or not desired.key.is_equivalent(desired.replaces, value)
 
     def _may_write(

@@ -79,6 +79,7 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
     is_at_rest: bool  # no quota differs from the one without bursts
     raised: int = 0  # containers whose quota is above the limit
     targets: Mapping[str, int] = {}  # quotas by cgroup
+    attempt: int = 0  # how often another program had written a quota when it was decided
     read_s: float
 
 
@@ -181,10 +182,12 @@ def plan_pod(step: PodStep, last: PodPlan | None, current: CurrentValues) -> Pod
         for container, change in zip(pod.containers, step.changes, strict=True)
         if (quota := _container_quota(pod, container, change, last, current)) is not None
     ]
-    values = _PodValueCollector(pod)
+    pod_file = _quota_file(pod, pod.view.cgroup, last, current)
+    files = (*(quota.file for quota in quotas), *filter(None, (pod_file,)))
+    attempt = 0 if last is None else last.attempt + any(file.is_foreign for file in files)
+    values = _PodValueCollector(pod, attempt)
     new_targets: dict[str, int] = {}
     growth_us = sum(quota.target_us - quota.rest_us for quota in quotas)
-    pod_file = _quota_file(pod, pod.view.cgroup, last, current)
     least_us = max((quota.target_us for quota in quotas), default=MIN_QUOTA_US)
     pod_quota = None if pod_file is None else _pod_quota(pod, growth_us, least_us, pod_file)
     if pod.scales_quota:
@@ -213,6 +216,7 @@ def plan_pod(step: PodStep, last: PodPlan | None, current: CurrentValues) -> Pod
         is_at_rest=all(quota.target_us == quota.base_us for quota in quotas),
         raised=sum(quota.target_us > quota.base_us for quota in quotas),
         targets=new_targets,
+        attempt=attempt,
         read_s=step.read_s if last is None else step.now_s,
     )
 
@@ -220,9 +224,10 @@ def plan_pod(step: PodStep, last: PodPlan | None, current: CurrentValues) -> Pod
 class _PodValueCollector:
     """Collects the desired values of one pod."""
 
-    def __init__(self, pod: BurstPod) -> None:
+    def __init__(self, pod: BurstPod, attempt: int) -> None:
         self.desired: list[DesiredValue] = []
         self._pod = pod
+        self._attempt = attempt
 
     def add(
         self,
@@ -244,6 +249,7 @@ class _PodValueCollector:
                 source=self._pod.source,
                 original=new_original,
                 replaces=replaces,
+                attempt=0 if replaces is None else self._attempt,
             )
         )
 

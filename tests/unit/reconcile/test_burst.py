@@ -317,8 +317,9 @@ def test_a_kernel_without_files_of_memory_qos_is_named(groups: RealGroups) -> No
     assert memory.values == 0
 
 
+@pytest.mark.parametrize("with_pod", [False, True])
 def test_a_raise_that_a_runtime_undid_is_made_again_while_the_container_is_throttled(
-    groups: RealGroups,
+    groups: RealGroups, with_pod: bool
 ) -> None:
     node = LimitedNode(groups)
     node.spec, node.is_throttled = BURST, True
@@ -326,6 +327,8 @@ def test_a_raise_that_a_runtime_undid_is_made_again_while_the_container_is_throt
         node.cycle()
     for _ in range(4):
         groups.put(node.scene.container, "cpu.cfs_quota_us", "100000")
+        if with_pod:
+            groups.put(node.scene.pod, "cpu.cfs_quota_us", "100000")
         node.cycle()
         node.cycle()
         assert node.quotas()[1] > 100000
