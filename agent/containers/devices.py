@@ -6,7 +6,7 @@ It also checks that the runtime applies the variables of the edits.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -43,6 +43,7 @@ from agent.snapshot.vendor import (
     injecting_vendors,
     slicing_vendors,
 )
+from agent.wire_formats.device_allocated import ANNOTATION
 
 _NO_ALLOCATION = DeviceAllocation()
 
@@ -64,8 +65,6 @@ class _DeviceTables(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[_VendorHost, ...]
     # vendors of a device, by type and by uuid, bus id, minor, or uuid of a slice
     owners: Mapping[tuple[str, str | int | None], tuple[str, ...]]
-    # what the kubelet gave, by pod and container; a container without a name is not known
-    assigned: Mapping[tuple[str, str], tuple[KubeletAllocation, ...]]
     # keys of the hardware that an id stands for: uuid or address of a card, slice or function
     hardware: Mapping[str, frozenset[str]]
     node_owners: Mapping[str, frozenset[str]]  # by path: keys of the hardware that has this node
@@ -97,10 +96,16 @@ class DevicesHook:
         """
         self._checks_stored_nodes = checks_stored_nodes
         self._vendors = injecting_vendors(vendors)
+        self._shared_paths = frozenset(
+            path
+            for vendor in vendors.values()
+            for path in vendor.description.requirements.device_nodes
+        )
         self._hooks = hooks
         self._own_uid = own_uid
         self.index = AllocationIndex(slicing_vendors(vendors).values())
         self._tables = SnapshotMemo(_table_inputs, self._build_tables)
+        self._assigned = SnapshotMemo(lambda now: (now.served.value.held,), _assigned_by_container)
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
         """Return the merged edits of all vendors, or why the container must not start."""
@@ -118,11 +123,11 @@ class DevicesHook:
             )
             return Adjustment(failed=message, reason=RefusalReason.BAD_GRANT.value)
         devices = _NO_ALLOCATION if allocation is None else allocation.grant
-        tables = self._tables(snapshot)
-        container = self._with_pod_facts(request, snapshot, tables.assigned.keys())
+        tables, assigned = self._tables(snapshot), self._assigned(snapshot)
+        container = self._with_pod_facts(request, snapshot, assigned.keys())
         try:
-            if allocation is None and self._checks_stored_nodes:
-                entries = tables.assigned.get((request.pod.uid, container.name), ())
+            if self._checks_stored_nodes and not self._may_have_allocation(request.pod, snapshot):
+                entries = assigned.get((request.pod.uid, container.name), ())
                 _check_stored_nodes(entries, tables, request.stage)
             edits = merge_edits(self._edits(devices, container, tables))
             return Adjustment(edits=check_variables(edits, container))
@@ -133,6 +138,18 @@ class DevicesHook:
         """Return whether the pod's containers are changed only if it has an allocation."""
         is_own_pod = bool(self._own_uid) and pod.uid == self._own_uid
         return is_own_pod or pod.namespace in self._hooks.protected_namespaces
+
+    def _may_have_allocation(self, pod: PodSandbox, snapshot: NodeSnapshot) -> bool:
+        """Return whether the kubelet may have stored the devices of the pod's allocation.
+
+        The annotation may be newer than the sandbox: then only the list of pods has it.
+        """
+        view = self.index.tables(snapshot).pods.get(pod.uid)
+        return (
+            allocation_annotation(pod) is not None
+            or pod.uid in snapshot.allocations.value.pods
+            or (view is not None and view.annotation(ANNOTATION) is not None)
+        )
 
     def _edits(
         self, allocation: DeviceAllocation, container: ContainerSpec, tables: _DeviceTables
@@ -184,15 +201,10 @@ class DevicesHook:
                     owners[key] = (
                         previous if vendor_host.name in previous else (*previous, vendor_host.name)
                     )
-        assigned: dict[tuple[str, str], tuple[KubeletAllocation, ...]] = {}
-        for allocation in snapshot.served.value.held:
-            place = (allocation.pod_uid, allocation.container)
-            assigned[place] = (*assigned.get(place, ()), allocation)
-        hardware, node_owners = _hardware_tables(hosts)
+        hardware, node_owners = _hardware_tables(hosts, self._shared_paths)
         return _DeviceTables(
             hosts=hosts,
             owners=owners,
-            assigned=assigned,
             hardware=hardware,
             node_owners=node_owners,
         )
@@ -244,31 +256,48 @@ class DevicesHook:
         )
 
 
+def _assigned_by_container(
+    snapshot: NodeSnapshot,
+) -> Mapping[tuple[str, str], Sequence[KubeletAllocation]]:
+    """Return what the kubelet gave, by pod and container; an empty name is an unknown container."""
+    assigned: dict[tuple[str, str], list[KubeletAllocation]] = {}
+    for allocation in snapshot.served.value.held:
+        assigned.setdefault((allocation.pod_uid, allocation.container), []).append(allocation)
+    return assigned
+
+
 def _hardware_tables(
-    hosts: Iterable[_VendorHost],
+    hosts: Iterable[_VendorHost], shared_paths: Collection[str]
 ) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
-    """Return the keys of the hardware by id, and those of the owners of each node by path."""
-    hardware: dict[str, frozenset[str]] = {}
+    """Return the keys of the hardware by id, and those of the owners of each node by path.
+
+    An id that two devices have stands for both. A node that every container needs has no owner, and
+    neither has that of a function which is no device of its own, as of a bonded NIC.
+    """
+    hardware: dict[str, set[str]] = {}
     owners: dict[str, set[str]] = {}
 
-    def add(key: str, nodes: Iterable[DeviceNode]) -> None:
+    def add_owner(key: str, nodes: Iterable[DeviceNode]) -> None:
         for node in nodes:
-            owners.setdefault(node.path, set()).add(key)
+            if node.path not in shared_paths:
+                owners.setdefault(node.path, set()).add(key)
 
-    for vendor_host in hosts:
-        for device in vendor_host.devices:
-            add(device.key, device.nodes)
-            hardware |= dict.fromkeys(
-                filter(None, (device.uuid, device.bus_id)), frozenset((device.key,))
-            )
-            for part in device.partitions:
-                add(part.uuid, part.nodes)
-                hardware[part.uuid] = frozenset((part.uuid, device.key))
-            for function in (vf for group in device.vf_groups for vf in group.vfs):
-                hardware[function.bus_id] = frozenset((function.bus_id, device.key))
-        for rdma_function in vendor_host.host.functions if vendor_host.host else ():
-            add(rdma_function.address, rdma_function.verbs)
-    return hardware, {path: frozenset(keys) for path, keys in owners.items()}
+    for device in (device for one in hosts for device in one.devices):
+        add_owner(device.key, device.nodes)
+        for name in filter(None, (device.uuid, device.bus_id)):
+            hardware.setdefault(name, set()).add(device.key)
+        for part in device.partitions:
+            add_owner(part.uuid, part.nodes)
+            hardware.setdefault(part.uuid, set()).update((part.uuid, device.key))
+        for function in (vf for group in device.vf_groups for vf in group.vfs):
+            hardware.setdefault(function.bus_id, set()).update((function.bus_id, device.key))
+    for rdma_function in (f for one in hosts if one.host for f in one.host.functions):
+        if rdma_function.address in hardware:
+            add_owner(rdma_function.address, rdma_function.verbs)
+    return (
+        {name: frozenset(keys) for name, keys in hardware.items()},
+        {path: frozenset(keys) for path, keys in owners.items()},
+    )
 
 
 def _check_stored_nodes(
@@ -315,7 +344,6 @@ def _device_text(entry: AllocatedDevice) -> str:
 
 def _table_inputs(now: NodeSnapshot) -> tuple[object, ...]:
     inputs: list[object] = [now.devices.value, now.host_devices.value, now.runtime.value.takes_cdi]
-    inputs.append(now.served.value.held)
     for state in now.vendors:
         inputs += (state.vendor, state.inventory.value)
     return tuple(inputs)
