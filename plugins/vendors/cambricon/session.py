@@ -28,7 +28,7 @@ from agent.topology.device_groups import DeviceGrouping
 from plugins.shared.call_journal import NO_JOURNAL, LibraryCallJournal
 from plugins.shared.library_file import LibraryFile, LibraryUnavailable
 from plugins.vendors.cambricon.discovery import cnmon
-from plugins.vendors.cambricon.discovery.card_store import MluStore
+from plugins.vendors.cambricon.discovery.card_store import MluStore, serial_of
 from plugins.vendors.cambricon.discovery.descriptions import (
     describe_card,
     describe_instance,
@@ -220,9 +220,13 @@ class CambriconSession:
         """Return the last state of this card; `None` if another card has its index now."""
         before = self._discovered.get(index) or self._omitted.get(index)
         uuid = device_id(card.uuid())
-        if before is not None and (uuid is None or uuid == before.device.uuid):
-            return before
-        stored = self._store.find(uuid, card.serial())
+        serial = card.serial()
+        if before is not None:
+            serial_before = serial_of(before.device)
+            is_other = bool(serial and serial_before) and serial != serial_before
+            if uuid == before.device.uuid or (uuid is None and not is_other):
+                return before
+        stored = self._store.find(uuid, serial, card.bus_id(), index)
         return _DiscoveredMlu(card, replace(stored, health=_HEALTH_UNKNOWN)) if stored else None
 
     def _set_omitted(self, listed: Collection[int], functions: Collection[str]) -> None:

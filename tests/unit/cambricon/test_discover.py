@@ -6,9 +6,16 @@ import pytest
 from msgspec.structs import replace
 
 from agent.recording.host_source import open_host
-from agent.snapshot.device import DeviceKind, HealthState, VendorDevice
+from agent.snapshot.device import (
+    DeviceKind,
+    DeviceNode,
+    DevicePartition,
+    HealthState,
+    VendorDevice,
+)
 from agent.snapshot.settings import VendorSettings
 from agent.wire_formats.quantities import format_binary
+from plugins.vendors.cambricon.discovery.card_store import MluStore
 from plugins.vendors.cambricon.discovery.descriptions import device_id, model_label
 from plugins.vendors.cambricon.vendor import CambriconVendor
 from tests.captures import needs_shared
@@ -187,6 +194,56 @@ def test_a_new_worker_gives_no_card_what_another_was(change: str, tmp_path: Path
     (after,) = found(stub, tree, *silent).values()
     assert after.resources
     assert after.uuid != "MLU-00000000-0000-4000-8000-000000000000" or change == "boot"
+
+
+def test_a_serial_number_of_two_cards_says_of_neither_what_it_was(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(2), "mlu.0.sn 77", "mlu.1.sn 77")  # one board, two chips
+    before = found(stub, booted(tmp_path, 2))
+    assert len({device.uuid for device in before.values()}) == 2
+    after = found(stub, booted(tmp_path, 2), "call.cndevGetUUID.ret 7")
+    assert {device.uuid for device in after.values()} == {None}
+
+
+def test_a_card_without_an_answer_is_not_the_one_with_another_serial_number_at_its_index(
+    tmp_path: Path,
+) -> None:
+    stub = stub_of(tmp_path, *machine(1), "mlu.0.sn 77")
+    with session(stub, booted(tmp_path, 1)) as child:
+        (before,) = child.discover().devices
+        stub.add("mlu.0.sn 78", "call.cndevGetUUID.ret 7")
+        (after,) = child.discover().devices
+    assert before.uuid is not None
+    assert after.uuid is None
+
+
+def test_instances_of_a_card_with_a_new_number_do_not_keep_their_old_nodes(tmp_path: Path) -> None:
+    node = DeviceNode(path="/dev/cambricon_dev3mi1", major=1, minor=1)
+    part = DevicePartition(uuid="MLU-1-mim-1", profile="2m.16gb", nodes=(node,))
+    device = VendorDevice(
+        kind=DeviceKind.MLU, vendor="cambricon", bus_id=None, uuid="MLU-1", vendor_minor=3
+    )
+    store = MluStore(str(tmp_path), BOOT)
+    store.save([replace(device, partitions=(part,))])
+    for reader in (store, MluStore(str(tmp_path), BOOT)):
+        same, other = (reader.find("MLU-1", None, None, number) for number in (3, 4))
+        assert same is not None
+        assert same.partitions == (part,)
+        assert other is not None
+        assert other.partitions == (replace(part, nodes=()),)
+
+
+@pytest.mark.parametrize("text", ["{", '{"boot": "x", "devices": 7, "version": 2}', "[]"])
+def test_a_store_that_cannot_be_read_is_put_aside_and_written_anew(
+    text: str, tmp_path: Path
+) -> None:
+    stub = stub_of(tmp_path, *machine(1))
+    before = found(stub, booted(tmp_path, 1))
+    file = tmp_path / "state/cambricon-devices.json"
+    stored = file.read_bytes()
+    file.write_text(text)
+    assert found(stub, booted(tmp_path, 1)) == before
+    assert file.read_bytes() == stored
+    assert file.with_name(f"{file.name}.bad").exists()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,11 @@ class _MluStoreFile(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[VendorDevice, ...] = ()
 
 
+def serial_of(device: VendorDevice) -> str | None:
+    """Return the serial number of a described card; `None` if it has not said it."""
+    return dict(device.facts).get("serial")
+
+
 class MluStore:
     """The last descriptions of cards in this boot, also those of an earlier worker."""
 
@@ -34,16 +39,28 @@ class MluStore:
         """The problem of the file, if there is one."""
         return self._file.problem
 
-    def find(self, uuid: str | None, serial: str | None) -> VendorDevice | None:
-        """Return the card with this uuid; of a card without one now, that of its serial number."""
-        for device in self._devices:
-            if uuid is not None:
-                is_same = device.uuid == uuid
-            else:
-                is_same = serial is not None and dict(device.facts).get("serial") == serial
-            if is_same:
-                return device
-        return None
+    def find(
+        self, uuid: str | None, serial: str | None, bus_id: str | None, number: int
+    ) -> VendorDevice | None:
+        """Return the card with this uuid; of a card without one now, that of its serial number.
+
+        A serial number that several cards have, as the chips of one board do, says of none which it
+        is, and neither does one at another address. If the card's `number` is new, its instances
+        have no nodes: those of the old number may be another card's.
+        """
+        if uuid is not None:
+            found = [device for device in self._devices if device.uuid == uuid]
+        else:
+            found = [device for device in self._devices if serial and serial_of(device) == serial]
+        if len(found) != 1:
+            return None
+        (device,) = found
+        if uuid is None and bus_id is not None and device.bus_id != bus_id:
+            return None
+        if device.vendor_minor == number:
+            return device
+        parts = tuple(replace(part, nodes=()) for part in device.partitions)
+        return replace(device, partitions=parts)
 
     def unlisted(
         self, functions: Collection[str], listed: Sequence[VendorDevice]
