@@ -99,6 +99,7 @@ class MemoryState(msgspec.Struct, frozen=True, kw_only=True):
     due_s: float = float("-inf")  # when files of a pod are read next
     directories: tuple[DesiredValue, ...] = ()
     protection_of_kubelet: Mapping[WriteTarget, int] = {}  # that it wrote over the agent's
+    present: Mapping[WriteTarget, CgroupValue] = {}  # of the directories, read in the last cycle
     plan: StrategyPlan | None = None
 
 
@@ -118,7 +119,7 @@ class MemoryQosStrategy:
         state = _prepare(inputs, state)
         if not state.requested:
             return NOT_REQUESTED, msgspec.structs.replace(
-                state, values={}, directories=(), protection_of_kubelet={}, plan=None
+                state, values={}, directories=(), protection_of_kubelet={}, present={}, plan=None
             )
         state = _read_support(inputs, state)
         if not state.supported:
@@ -128,10 +129,15 @@ class MemoryQosStrategy:
         if allocatable is None and any(map(_needs_allocatable, state.requested)):
             return _waiting(state, "the Node's allocatable memory is not known"), state
         after = _update_values(inputs, state, allocatable)
-        directories, of_kubelet = _directory_values(inputs, after)
+        present = _present_protections(inputs, after)
+        directories, of_kubelet = _directory_values(inputs, after, present)
         plan = _strategy_plan(state, after, directories)
         return plan, msgspec.structs.replace(
-            after, directories=directories, protection_of_kubelet=of_kubelet, plan=plan
+            after,
+            directories=directories,
+            protection_of_kubelet=of_kubelet,
+            present=present,
+            plan=plan,
         )
 
 
@@ -319,8 +325,22 @@ def _desired(cgroup: str, level: str, key: CgroupKey, value: int, source: str) -
     )
 
 
-def _directory_values(
+def _present_protections(
     inputs: QosInputs, state: MemoryState
+) -> Mapping[WriteTarget, CgroupValue]:
+    """Return what protects the QoS directories now."""
+    present: dict[WriteTarget, CgroupValue] = {}
+    for key, sums in state.sums:
+        for qos in sums if key.name in state.supported else ():
+            cgroup = qos_directory(inputs.layout, qos)
+            value = inputs.current.value(cgroup, key)
+            if value is not None:
+                present[cgroup, key.name] = value
+    return present
+
+
+def _directory_values(
+    inputs: QosInputs, state: MemoryState, present: Mapping[WriteTarget, CgroupValue]
 ) -> tuple[tuple[DesiredValue, ...], Mapping[WriteTarget, int]]:
     """Return the values of the QoS directories, and what the kubelet wants of them."""
     desired: list[DesiredValue] = []
@@ -332,19 +352,18 @@ def _directory_values(
         for qos, total in sums.items():
             cgroup = qos_directory(inputs.layout, qos)
             target = cgroup, key.name
-            present = inputs.current.value(cgroup, key)
             at_first = inputs.current.original(cgroup, key)
             kubelet = _protection_of_kubelet(
                 key,
-                present,
+                present.get(target),
                 at_first,
-                last.get(target),
+                (last.get(target), state.present.get(target)),
                 state.protection_of_kubelet.get(target),
             )
             if kubelet is not None:
                 of_kubelet[target] = kubelet
             value = max(kubelet or 0, total)
-            if value != (present if at_first is None else at_first):
+            if value != (present.get(target) if at_first is None else at_first):
                 source = "NodeSLO spec.resourceQOSStrategy: sum of the pods below"
                 desired.append(_desired(cgroup, "kubeqos", key, value, source))
     desired += _directory_priorities(inputs, state)
@@ -368,13 +387,21 @@ def _protection_of_kubelet(
     key: CgroupKey,
     present: CgroupValue | None,
     at_first: CgroupValue | None,
-    last: CgroupValue | None,
+    before: tuple[CgroupValue | None, CgroupValue | None],
     earlier: int | None,
 ) -> int | None:
-    """Return the kubelet's own protection: found first, or written over the agent's value."""
+    """Return the kubelet's own protection: found first, or written over the agent's value.
+
+    `before`: what the last cycle desired, and what it read. The latter is still there if that cycle
+    could not write.
+    """
     if at_first is None:
         return present if isinstance(present, int) else None
-    is_rewritten = last is not None and present is not None and not key.is_equivalent(last, present)
+    is_rewritten = (
+        present is not None
+        and before[0] is not None
+        and not any(value is not None and key.is_equivalent(value, present) for value in before)
+    )
     kubelet = present if is_rewritten else at_first if earlier is None else earlier
     return kubelet if isinstance(kubelet, int) else None
 

@@ -61,9 +61,10 @@ class Memory:
                 for key in self.keys:
                     self.node.files.put(cgroup, key, neutral(key))
 
-    def cycle(self, seconds: float = 1.0) -> dict[tuple[str, str], Any]:
+    def cycle(self, seconds: float = 1.0, *, is_written: bool = True) -> dict[tuple[str, str], Any]:
         self.plan, self.state = self.strategy.plan(self.node.inputs(seconds), self.state)
-        self.node.files.apply(self.plan.values)
+        if is_written:
+            self.node.files.apply(self.plan.values)
         return by_target(self.plan)
 
 
@@ -140,6 +141,20 @@ def test_the_larger_one_of_the_kubelets_protection_and_the_sum() -> None:
     assert memory.cycle()[f"{ROOT}/burstable", MIN.name] == 3 * GI
     files.put(f"{ROOT}/burstable", MIN, GI)
     assert memory.cycle()[f"{ROOT}/burstable", MIN.name] == 2 * GI
+
+
+def test_an_own_sum_that_could_not_be_lowered_is_not_taken_for_the_kubelets() -> None:
+    first, second = burstable("a", 2 * GI), burstable("b", GI)
+    memory = Memory(ls(min_limit_percent=100), first, second)
+    target = f"{ROOT}/burstable", MIN.name
+    assert memory.cycle()[target] == 3 * GI
+    memory.node.replace(replace(first, phase="Succeeded"), second)
+    for _ in range(3):  # as while the brake holds, or while the ledger cannot be written
+        assert memory.cycle(is_written=False)[target] == GI
+    assert memory.cycle()[target] == GI
+    memory.node.files.put(f"{ROOT}/burstable", MIN, 4 * GI)  # that is the kubelet's
+    assert memory.cycle(is_written=False)[target] == 4 * GI
+    assert memory.cycle()[target] == 4 * GI
 
 
 def test_a_protection_that_the_kubelet_set_on_a_pod_stays() -> None:
