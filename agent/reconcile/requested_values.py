@@ -164,7 +164,19 @@ def _record_original(
         if desired.cgroup == cgroup:
             with suppress(ParseError):
                 _learn_formula(desired, writer, formulas)
-                writer.adopt(desired, _requested_value(desired, requested, writer, formulas))
+                original = _requested_value(desired, requested, writer, formulas)
+                writer.adopt(_as_answered(desired, writer), original)
+
+
+def _as_answered(desired: DesiredValue, writer: CgroupWriter) -> DesiredValue:
+    """Return the value that the runtime was answered: that of a new container's file.
+
+    CPUs and quota depend on the node, which may have changed since the answer.
+    """
+    if desired.key not in (CPUS, QUOTA):
+        return desired
+    in_force = writer.values.read_value(desired.cgroup, desired.key)
+    return desired if in_force is None else msgspec.structs.replace(desired, value=in_force)
 
 
 def _requested_value(

@@ -377,6 +377,38 @@ def ratio_view(text: str = "1.2") -> ClusterView:
     return ClusterView(node=SnapshotPart(node, 1.0))
 
 
+def test_a_quota_whose_ratio_changes_before_the_first_cycle_is_scaled_once(
+    groups: RealGroups,
+) -> None:
+    scene = Scene(groups, NormalizationHook(NodeRatio()))
+    groups.put(scene.container, "cpu.cfs_quota_us", "166667")  # as the runtime was answered
+    scene.reconciler.record_request(UID, "app", LinuxResources(quota_us=200000))
+    scene.renew(cluster=ratio_view("1.6"))
+    for _ in range(3):
+        scene.cycle()
+        assert groups.get(scene.container, "cpu.cfs_quota_us") == "125000"
+        scene.again()  # hooks are asked again
+    scene.modes["cpu_normalization"] = "off"
+    scene.cycle()
+    assert groups.get(scene.container, "cpu.cfs_quota_us") == "200000"
+
+
+def test_cpus_that_change_before_the_first_cycle_are_restored_as_requested(
+    groups: RealGroups,
+) -> None:
+    hook = CannedHook()
+    hook.answers = {"app": cpus("1")}
+    scene = Scene(groups, hook)
+    groups.put(scene.container, "cpuset.cpus", "0")  # as the runtime was answered
+    scene.reconciler.record_request(UID, "app", LinuxResources(cpus="0-1"))
+    scene.cycle()
+    assert groups.get(scene.container, "cpuset.cpus") == "1"
+    scene.modes["cpuset"] = "off"
+    scene.again()
+    scene.cycle()
+    assert groups.get(scene.container, "cpuset.cpus") == "0-1"
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_limit_that_a_resize_adds_is_scaled_once(groups: RealGroups, is_late: bool) -> None:
     scene = Scene(groups, NormalizationHook(NodeRatio()))
