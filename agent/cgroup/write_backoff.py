@@ -99,9 +99,21 @@ class _RefusalRecord(msgspec.Struct):
     until_s: float = 0.0
     least_used: int | None = None  # bytes, of all refusals of a memory limit
 
-    def covers(self, desired: DesiredValue) -> bool:
-        """Return whether the file is expected to refuse this value, too."""
-        return self.value == desired.value or self.values >= REFUSED_VALUES
+    def covers(self, desired: DesiredValue, in_force: CgroupValue | None = None) -> bool:
+        """Return whether the file is expected to refuse this value, too.
+
+        A file that cannot be lowered below `in_force` may well be raised, and the reverse.
+        """
+        if self.value == desired.value:
+            return True
+        if self.values < REFUSED_VALUES:
+            return False
+        key = desired.key
+        return (
+            in_force is None
+            or not key.is_hierarchical
+            or key.is_looser(desired.value, in_force) == key.is_looser(self.value, in_force)
+        )
 
 
 class RefusalTracker:
@@ -118,7 +130,7 @@ class RefusalTracker:
         ] = {}  # end of the pause, and the reason
         self._missing_files: dict[WriteTarget, float] = {}
 
-    def is_deferred(self, desired: DesiredValue, now_s: float) -> bool:
+    def is_deferred(self, desired: DesiredValue, now_s: float, in_force: CgroupValue) -> bool:
         """Return whether the write should wait.
 
         Another value than the refused one need not, before the file refused several of them.
@@ -128,7 +140,7 @@ class RefusalTracker:
         if self.is_suspended(desired, now_s):
             return True
         record = self._records.get(desired.target)
-        return record is not None and now_s < record.until_s and record.covers(desired)
+        return record is not None and now_s < record.until_s and record.covers(desired, in_force)
 
     def is_suspended(self, desired: DesiredValue, now_s: float) -> bool:
         """Return whether no value of this owner, or of this key, is written now."""

@@ -392,7 +392,7 @@ class CgroupWriter:
         self, desired: DesiredValue, file_state: FileState, value: CgroupValue, now_s: float
     ) -> bool:
         """Return whether to write now: neither refused recently nor contested."""
-        if self.refusals.is_deferred(desired, now_s):
+        if self.refusals.is_deferred(desired, now_s, value):
             return False
         if desired.replaces is not None:
             return True

@@ -229,3 +229,19 @@ def test_a_limit_that_changes_each_second_and_is_always_refused_is_tried_seldom(
     groups.put(unlisted, QUOTA, "-1")
     node.cycle(3600.0)
     assert node.values(QUOTA) != ["-1"]
+
+
+def test_a_limit_that_cannot_be_lowered_is_raised_at_once(groups: RealGroups) -> None:
+    node = SuppressedNode(groups)
+    node.thresholds, node.protected_cores = QUOTA_POLICY, 0.6
+    node.cycle()
+    (limit,) = node.values(QUOTA)
+    unlisted = groups.make(f"{node.best_effort}/unlisted")
+    groups.put(unlisted, QUOTA, limit)
+    for second in range(20):
+        node.protected_cores = 0.65 + second * 0.02
+        node.cycle()
+    assert node.values(QUOTA) == [limit]
+    node.protected_cores = 0.1
+    node.cycle()
+    assert int(node.values(QUOTA)[0]) > int(limit)
