@@ -16,6 +16,7 @@ from agent.cgroup.ledger import LEDGER_FILE, ChangeLedger, LedgerError
 from agent.clock import Clock
 from agent.config.containers import EnforceSettings
 from agent.containers.devices import DevicesHook
+from agent.containers.dispatch import Answers
 from agent.errors import AgentError
 from agent.loop import Loop
 from agent.messages import EventReported, MessageQueue
@@ -238,12 +239,12 @@ class PodFileUpdater:
         self._report_notes(report.notes)
         return report
 
-    def record_requested_values(self, request: HookRequest) -> None:
-        """Record the values that a container requested before a hook adjusted them."""
+    def record_requested_values(self, request: HookRequest, answers: Answers) -> None:
+        """Record the values that a container requested before hooks adjusted them."""
         if request.container is not None:
             uid, name = request.pod.uid, request.container.name
             runs = request.stage is HookStage.UPDATE
-            self._reconciler.record_request(uid, name, request.resources, runs=runs)
+            self._reconciler.record_request(uid, name, request.resources, answers, runs=runs)
 
     def prioritise_missed_pods(self, before: RuntimeView, now: RuntimeView) -> None:
         """Check those pods first whose containers were created without the hooks."""

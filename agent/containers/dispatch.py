@@ -288,8 +288,8 @@ class PodFiles(Protocol):
         """Write a new pod's own files; blocks, on the thread that writes files of pods."""
         ...
 
-    def record_requested_values(self, request: HookRequest) -> None:
-        """Record the requested values of a container whose answer changes them; fast."""
+    def record_requested_values(self, request: HookRequest, answers: Answers) -> None:
+        """Record the requested values of a container whose answers change them; fast."""
         ...
 
     def prioritise_missed_pods(self, before: RuntimeView, now: RuntimeView) -> None:
@@ -353,7 +353,7 @@ class ContainerAdjuster:
             writes = request.stage is HookStage.RUN_POD and _changes_pod_files(answer)
             return self._write_pod_files(request, answer) if writes else answer
         if answer.resources != NO_RESOURCES:
-            self._pod_files.record_requested_values(request)
+            self._pod_files.record_requested_values(request, result.answers)
         return self._make_folders(request, answer) if answer.edits.folders else answer
 
     def view_changed(self, view: RuntimeView) -> None:

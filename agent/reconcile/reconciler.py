@@ -16,7 +16,7 @@ from agent.cgroup.values import CgroupValues, KernelFiles
 from agent.cgroup.write_plan import DesiredValue, WritePlan, WriteTarget
 from agent.cgroup.writer import CgroupWriter
 from agent.clock import Clock
-from agent.containers.dispatch import OFF, ON
+from agent.containers.dispatch import OFF, ON, Answers
 from agent.containers.hooks import Hook
 from agent.host.files import LiveHostFiles
 from agent.reconcile.audit_file import AuditTrail
@@ -214,15 +214,23 @@ class Reconciler:
         )
 
     def record_request(
-        self, uid: str, container: str, requested: LinuxResources, *, runs: bool = False
+        self,
+        uid: str,
+        container: str,
+        requested: LinuxResources,
+        answers: Answers = (),
+        *,
+        runs: bool = False,
     ) -> None:
-        """Record the resources that were requested for a container before hooks changed them.
+        """Record the resources that were requested for a container, and what hooks answered.
 
         Restoring writes these values. `runs`: the container exists and is being resized. Any thread
         may call this.
         """
-        record = self._requested.renew if runs else self._requested.add
-        record(uid, container, requested)
+        if runs:
+            self._requested.renew(uid, container, requested)
+        else:
+            self._requested.add(uid, container, requested, answers)
 
     def prioritize(self, uid: str) -> None:
         """Recompute a pod first in the next cycle: its answer came late.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import TypeVar
 
 import msgspec
 
@@ -15,12 +16,20 @@ from agent.cgroup.ledger import ChangeLedger
 from agent.cgroup.values import CgroupValues
 from agent.cgroup.write_plan import DesiredValue
 from agent.cgroup.writer import CgroupWriter
+from agent.containers.dispatch import Answers, merge_answers
 from agent.errors import ParseError
-from agent.reconcile.desired_state import DesiredState
+from agent.reconcile.desired_state import CONTAINER, DesiredState, HookAnswers, desired_writes
 from agent.snapshot.container import NO_RESOURCES, LinuxResources
 from agent.wire_formats.kernel_text import parse_cpu_list
 
 MAX_REQUESTED = 4096  # containers that were adjusted and are not running yet
+
+
+class _NewContainer(msgspec.Struct, frozen=True):
+    """What a container requested that is not running yet, and what hooks answered."""
+
+    requested: LinuxResources
+    answers: Answers
 
 
 class RequestedValues:
@@ -30,16 +39,16 @@ class RequestedValues:
     """
 
     def __init__(self) -> None:
-        self._new: deque[tuple[str, str, LinuxResources]] = deque(maxlen=MAX_REQUESTED)
+        self._new: deque[tuple[str, str, _NewContainer]] = deque(maxlen=MAX_REQUESTED)
         self._renewed: deque[tuple[str, str, LinuxResources]] = deque(maxlen=MAX_REQUESTED)
-        self._of: dict[tuple[str, str], LinuxResources] = {}
+        self._of: dict[tuple[str, str], _NewContainer] = {}
         # of containers that were resized in this cycle
         self._answered: Mapping[tuple[str, str], LinuxResources] = {}
         self._ran: set[str] = set()  # ids of containers in the cycle before
 
-    def add(self, uid: str, container: str, requested: LinuxResources) -> None:
-        """Record the requested resources of a new container."""
-        self._new.append((uid, container, requested))
+    def add(self, uid: str, container: str, requested: LinuxResources, answers: Answers) -> None:
+        """Record the requested resources of a new container, and what hooks answered."""
+        self._new.append((uid, container, _NewContainer(requested, answers)))
 
     def renew(self, uid: str, container: str, requested: LinuxResources) -> None:
         """Record the new requested resources of a running container, as after a resize."""
@@ -49,11 +58,12 @@ class RequestedValues:
         """Return what a container requested whose original is not in the ledger yet."""
         self._collect()
         key = uid, container
-        return self._answered.get(key) or self._of.get(key, NO_RESOURCES)
+        new = self._of.get(key)
+        return self._answered.get(key) or (NO_RESOURCES if new is None else new.requested)
 
     def _collect(self) -> None:
-        for uid, name, requested in _drain(self._new):
-            self._of[uid, name] = requested
+        for uid, name, new in _drain(self._new):
+            self._of[uid, name] = new
             if len(self._of) > MAX_REQUESTED:
                 del self._of[next(iter(self._of))]
 
@@ -82,7 +92,7 @@ class RequestedValues:
             for container in state.managed_pod.containers:
                 key = state.managed_pod.pod.uid, container.name
                 if container.id not in ran and key in self._of:
-                    _record_original(state, container.cgroup, self._of.pop(key), writer, formulas)
+                    _record_originals(container.cgroup, self._of.pop(key), writer, formulas)
         return formulas != before
 
     def resized(self, states: Mapping[str, DesiredState]) -> frozenset[str]:
@@ -125,7 +135,10 @@ class RequestedValues:
                     writer.replace_original(present, original)
 
 
-def _drain(queue: deque[tuple[str, str, LinuxResources]]) -> list[tuple[str, str, LinuxResources]]:
+T = TypeVar("T")
+
+
+def _drain(queue: deque[T]) -> list[T]:
     """Empty a queue that other threads fill."""
     return [queue.popleft() for _ in range(len(queue))]
 
@@ -153,30 +166,24 @@ def _has_field(requested: LinuxResources, desired: DesiredValue) -> bool:
     return has_field.get(desired.key, False)
 
 
-def _record_original(
-    one: DesiredState,
+def _record_originals(
     cgroup: str,
-    requested: LinuxResources,
+    new: _NewContainer,
     writer: CgroupWriter,
     formulas: dict[str, WeightFormula],
 ) -> None:
-    for desired in one.writes:
-        if desired.cgroup == cgroup:
-            with suppress(ParseError):
-                _learn_formula(desired, writer, formulas)
-                original = _requested_value(desired, requested, writer, formulas)
-                writer.adopt(_as_answered(desired, writer), original)
+    """Record what a container requested as the originals of the values that hooks answered.
 
-
-def _as_answered(desired: DesiredValue, writer: CgroupWriter) -> DesiredValue:
-    """Return the value that the runtime was answered: that of a new container's file.
-
-    CPUs and quota depend on the node, which may have changed since the answer.
+    The hooks of now may want other values, or none of the file: the answer depends on the node.
     """
-    if desired.key not in (CPUS, QUOTA):
-        return desired
-    in_force = writer.values.read_value(desired.cgroup, desired.key)
-    return desired if in_force is None else msgspec.structs.replace(desired, value=in_force)
+    answers = HookAnswers(answers=new.answers, adjustment=merge_answers(new.answers)[0])
+    formula = formulas.get(CONTAINER, WeightFormula.LINEAR)
+    writes, _ = desired_writes(cgroup, CONTAINER, answers, writer.values.version, formula)
+    for desired in writes:
+        with suppress(ParseError):
+            _learn_formula(desired, writer, formulas)
+            original = _requested_value(desired, new.requested, writer, formulas)
+            writer.adopt(desired, original)
 
 
 def _requested_value(

@@ -25,7 +25,7 @@ from agent.allocation.check import check_allocations
 from agent.clock import SystemClock
 from agent.config.containers import EnforceSettings, HookSettings, NriSettings
 from agent.containers.devices import DevicesHook
-from agent.containers.dispatch import ContainerAdjuster, hook_modes
+from agent.containers.dispatch import Answers, ContainerAdjuster, hook_modes
 from agent.containers.hooks import node_hooks
 from agent.host.files import LiveHostFiles
 from agent.nri.plugin import NriPlugin
@@ -47,7 +47,7 @@ class NoPodFiles:
     def write_pod(self, request: HookRequest) -> None:
         """Write nothing."""
 
-    def record_requested_values(self, request: HookRequest) -> None:
+    def record_requested_values(self, request: HookRequest, answers: Answers) -> None:
         """Record nothing."""
 
     def prioritise_missed_pods(self, before: RuntimeView, now: RuntimeView) -> None:

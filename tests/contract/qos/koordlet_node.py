@@ -127,9 +127,8 @@ class RecordedNode:
             container=ContainerSpec(name=name, pod_uid=sandbox.uid),
             resources=requested,
         )
-        answer = adjust(
-            self.hooks, request, node_snapshot, self.modes, lambda: 0.0
-        ).adjustment.resources
+        result = adjust(self.hooks, request, node_snapshot, self.modes, lambda: 0.0)
+        answer = result.adjustment.resources
         changes = {
             "cpu.cfs_quota_us": answer.quota_us,
             "cpu.shares": answer.shares,
@@ -139,7 +138,7 @@ class RecordedNode:
         for file, value in changes.items():
             if value is not None:
                 self.groups.put(self.paths[group], file, str(value))
-        self.reconciler.record_request(sandbox.uid, name, requested)
+        self.reconciler.record_request(sandbox.uid, name, requested, result.answers)
 
     def run(self, spec: object, seconds: int) -> None:
         """Let the agent enforce a NodeSLO for a while on the idle node."""

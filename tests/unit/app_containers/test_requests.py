@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from agent.allocation.index import AllocationIndex
 from agent.clock import ManualClock
-from agent.containers.dispatch import MAX_PENDING_PODS, ContainerAdjuster
+from agent.containers.dispatch import MAX_PENDING_PODS, Answers, ContainerAdjuster
 from agent.messages import MessageQueue
 from agent.snapshot.container import (
     NO_ADJUSTMENT,
@@ -56,7 +56,7 @@ class Rig:
         self, answer: Adjustment, files: ThreadPoolExecutor, write: Callable[[], object] = str
     ) -> None:
         self.messages = MessageQueue()
-        self.given: list[HookRequest] = []
+        self.given: list[tuple[HookRequest, Answers]] = []
         self.written: list[HookRequest] = []
         self.missed: list[tuple[Mapping[str, str], Mapping[str, str]]] = []
         self._write = write
@@ -87,9 +87,9 @@ class Rig:
         self._write()
         self.written.append(request)
 
-    def record_requested_values(self, request: HookRequest) -> None:
-        """Write down what was requested."""
-        self.given.append(request)
+    def record_requested_values(self, request: HookRequest, answers: Answers) -> None:
+        """Write down what was requested and answered."""
+        self.given.append((request, answers))
 
     def prioritise_missed_pods(self, before: RuntimeView, now: RuntimeView) -> None:
         """Write down what was missed."""
@@ -140,7 +140,7 @@ def test_requested_values_are_recorded_if_the_answer_changes_them(
     rig, idle = Rig(SHARES, files), Rig(NO_ADJUSTMENT, files)
     assert rig.asker.adjust(CREATE) == SHARES
     assert idle.asker.adjust(CREATE) == NO_ADJUSTMENT
-    assert (rig.given, idle.given) == ([CREATE], [])
+    assert (rig.given, idle.given) == ([(CREATE, ((Says.name, SHARES),))], [])
 
 
 def test_a_refusal_and_notes_are_reported_for_the_pod(

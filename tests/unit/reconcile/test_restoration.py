@@ -224,7 +224,8 @@ def test_a_value_that_the_runtime_set_for_the_agent_is_restored_as_requested(
     hook.answers = {"app": Adjustment(resources=LinuxResources(quota_us=-1, shares=2))}
     scene = Scene(groups, hook)
     groups.put(scene.container, "cpu.shares", "2")
-    scene.reconciler.record_request(UID, "app", LinuxResources(quota_us=150000, shares=512))
+    requested = LinuxResources(quota_us=150000, shares=512)
+    scene.reconciler.record_request(UID, "app", requested, ((hook.name, hook.answers["app"]),))
     assert scene.cycle().written == 0
     scene.modes["batch_resources"] = "off"
     scene.again()
@@ -255,9 +256,9 @@ def test_a_request_that_means_nothing_costs_only_itself(groups: RealGroups, runs
     hook = CannedHook()
     hook.answers = {"app": cpus("0-1"), None: quota(50000)}
     scene = Scene(groups, hook)
-    scene.reconciler.record_request(
-        UID, "app", LinuxResources(cpus="all of them", shares=1), runs=runs
-    )
+    requested = LinuxResources(cpus="all of them", shares=1)
+    answers = ((hook.name, cpus("0-1")),)
+    scene.reconciler.record_request(UID, "app", requested, answers, runs=runs)
     assert scene.cycle().written == 1
     assert groups.get(scene.pod, "cpu.cfs_quota_us") == "50000"
 
@@ -307,7 +308,8 @@ def test_an_earlier_container_of_the_name_is_not_taken_for_the_one_that_was_answ
     scene = Scene(groups, hook)
     groups.put(scene.container, "cpu.shares", "2")
     scene.cycle()
-    scene.reconciler.record_request(UID, "app", LinuxResources(shares=512))
+    answers = ((hook.name, hook.answers["app"]),)
+    scene.reconciler.record_request(UID, "app", LinuxResources(shares=512), answers)
     scene.cycle()  # the old one is still there
     assert scene.ledger.entries == {}
     new = groups.container(scene.pod, 3)
@@ -329,7 +331,8 @@ def test_a_quota_that_was_scaled_at_creation_is_not_scaled_again(groups: RealGro
     node = NodeView(name="node", uid="node", annotations=((RATIO, "1.2"),))
     scene.renew(cluster=ClusterView(node=SnapshotPart(node, 1.0)))
     groups.put(scene.container, "cpu.cfs_quota_us", "166667")  # as the runtime was answered
-    scene.reconciler.record_request(UID, "app", LinuxResources(quota_us=200000))
+    answers = (("cpu_normalization", quota(166667)),)
+    scene.reconciler.record_request(UID, "app", LinuxResources(quota_us=200000), answers)
     for _ in range(3):
         scene.cycle()
         assert groups.get(scene.container, "cpu.cfs_quota_us") == "166667"
@@ -382,7 +385,8 @@ def test_a_quota_whose_ratio_changes_before_the_first_cycle_is_scaled_once(
 ) -> None:
     scene = Scene(groups, NormalizationHook(NodeRatio()))
     groups.put(scene.container, "cpu.cfs_quota_us", "166667")  # as the runtime was answered
-    scene.reconciler.record_request(UID, "app", LinuxResources(quota_us=200000))
+    answers = (("cpu_normalization", quota(166667)),)
+    scene.reconciler.record_request(UID, "app", LinuxResources(quota_us=200000), answers)
     scene.renew(cluster=ratio_view("1.6"))
     for _ in range(3):
         scene.cycle()
@@ -400,12 +404,28 @@ def test_cpus_that_change_before_the_first_cycle_are_restored_as_requested(
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
     groups.put(scene.container, "cpuset.cpus", "0")  # as the runtime was answered
-    scene.reconciler.record_request(UID, "app", LinuxResources(cpus="0-1"))
+    answers = ((hook.name, cpus("0")),)
+    scene.reconciler.record_request(UID, "app", LinuxResources(cpus="0-1"), answers)
     scene.cycle()
     assert groups.get(scene.container, "cpuset.cpus") == "1"
     scene.modes["cpuset"] = "off"
     scene.again()
     scene.cycle()
+    assert groups.get(scene.container, "cpuset.cpus") == "0-1"
+
+
+def test_an_answer_that_no_hook_gives_any_more_before_the_first_cycle_is_taken_back(
+    groups: RealGroups,
+) -> None:
+    hook = CannedHook()
+    scene = Scene(groups, hook)
+    groups.put(scene.container, "cpuset.cpus", "0")  # as the runtime was answered
+    answers = ((hook.name, cpus("0")),)
+    scene.reconciler.record_request(UID, "app", LinuxResources(cpus="0-1"), answers)
+    scene.cycle()
+    for _ in range(12):
+        scene.cycle(10.0)
+        scene.renew()
     assert groups.get(scene.container, "cpuset.cpus") == "0-1"
 
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent.allocation.index import AllocationIndex
-from agent.containers.dispatch import ContainerAdjuster
+from agent.containers.dispatch import Answers, ContainerAdjuster
 from agent.containers.resctrl import GROUP_MISSING, RESCTRL, ResctrlHook
 from agent.messages import MessageQueue
 from agent.snapshot.container import (
@@ -60,7 +60,7 @@ class Runtime:
         if report is not None:
             self.store.put(resctrl=report.view)
 
-    def record_requested_values(self, request: HookRequest) -> None:
+    def record_requested_values(self, request: HookRequest, answers: Answers) -> None:
         """Nothing is requested here."""
 
     def prioritise_missed_pods(self, before: RuntimeView, now: RuntimeView) -> None:
