@@ -150,7 +150,7 @@ def booted(folder: Path, count: int, boot: str = BOOT) -> Path:
     return tree
 
 
-def found(stub: Stub, tree: Path, *lines: str) -> dict[str | None, VendorDevice]:
+def discover_devices(stub: Stub, tree: Path, *lines: str) -> dict[str | None, VendorDevice]:
     """Return the devices by address, as a new worker describes them."""
     stub.add(*lines)
     with session(stub, tree, state_dir=str(tree.parent / "state")) as child:
@@ -165,19 +165,19 @@ def test_a_new_worker_knows_what_a_card_was_that_cannot_say_so(
     lines = [*machine(1)[:2], *card(0, smlu_mode=None, mim_mode=None)]
     modes = ("mlu.0.smlu_mode 0",) if cut is MIM else ("mlu.0.mim_mode 0",)
     stub = stub_of(tmp_path, *lines, *modes, *(f"mlu.0.{line}" for line in cut))
-    before = found(stub, booted(tmp_path, 1))
-    after = found(stub, booted(tmp_path, 1), f"call.cndevGet{silent}.ret 7")
+    before = discover_devices(stub, booted(tmp_path, 1))
+    after = discover_devices(stub, booted(tmp_path, 1), f"call.cndevGet{silent}.ret 7")
     assert before[BUSES[0]].partitions
     assert after == before
 
 
 def test_a_new_worker_knows_a_card_that_the_library_omits(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(2))
-    before = found(stub, booted(tmp_path, 2))
-    after = found(stub, booted(tmp_path, 2), "count 1")
+    before = discover_devices(stub, booted(tmp_path, 2))
+    after = discover_devices(stub, booted(tmp_path, 2), "count 1")
     assert after[BUSES[1]].health.reason == "DriverError"
     assert replace(after[BUSES[1]], health=before[BUSES[1]].health) == before[BUSES[1]]
-    unloaded = found(stub, booted(tmp_path, 2), "call.cndevInit.ret 8")
+    unloaded = discover_devices(stub, booted(tmp_path, 2), "call.cndevInit.ret 8")
     assert {d.uuid for d in unloaded.values()} == {d.uuid for d in before.values()}
     assert {d.health.state for d in unloaded.values()} == {HealthState.FAILED}
 
@@ -186,21 +186,21 @@ def test_a_new_worker_knows_a_card_that_the_library_omits(tmp_path: Path) -> Non
 def test_a_new_worker_gives_no_card_what_another_was(change: str, tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(2)[:2], *card(0, mim_mode=None), f"mlu.0.{MIM[0]}")
     stub.add("count 1")
-    assert not found(stub, booted(tmp_path, 1))[BUSES[0]].resources
+    assert not discover_devices(stub, booted(tmp_path, 1))[BUSES[0]].resources
     stub.add({"serial": "mlu.0.sn 77", "uuid": "mlu.0.uuid B"}.get(change, ""))
     tree = booted(tmp_path, 1, "another" if change == "boot" else BOOT)
     silent = ["call.cndevGetMimMode.ret 7", "mlu.0.smlu_mode 0"]
     silent += ["call.cndevGetUUID.ret 7"] if change == "serial" else []
-    (after,) = found(stub, tree, *silent).values()
+    (after,) = discover_devices(stub, tree, *silent).values()
     assert after.resources
     assert after.uuid != "MLU-00000000-0000-4000-8000-000000000000" or change == "boot"
 
 
 def test_a_serial_number_of_two_cards_says_of_neither_what_it_was(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(2), "mlu.0.sn 77", "mlu.1.sn 77")  # one board, two chips
-    before = found(stub, booted(tmp_path, 2))
+    before = discover_devices(stub, booted(tmp_path, 2))
     assert len({device.uuid for device in before.values()}) == 2
-    after = found(stub, booted(tmp_path, 2), "call.cndevGetUUID.ret 7")
+    after = discover_devices(stub, booted(tmp_path, 2), "call.cndevGetUUID.ret 7")
     assert {device.uuid for device in after.values()} == {None}
 
 
@@ -237,11 +237,11 @@ def test_a_store_that_cannot_be_read_is_put_aside_and_written_anew(
     text: str, tmp_path: Path
 ) -> None:
     stub = stub_of(tmp_path, *machine(1))
-    before = found(stub, booted(tmp_path, 1))
+    before = discover_devices(stub, booted(tmp_path, 1))
     file = tmp_path / "state/cambricon-devices.json"
     stored = file.read_bytes()
     file.write_text(text)
-    assert found(stub, booted(tmp_path, 1)) == before
+    assert discover_devices(stub, booted(tmp_path, 1)) == before
     assert file.read_bytes() == stored
     assert file.with_name(f"{file.name}.bad").exists()
 
