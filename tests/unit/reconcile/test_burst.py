@@ -26,6 +26,15 @@ def groups() -> Iterator[RealGroups]:
         yield created
 
 
+def raised_node(groups: RealGroups, *, cycles: int) -> LimitedNode:
+    """Return a node whose container was throttled for so many cycles."""
+    node = LimitedNode(groups)
+    node.spec, node.is_throttled = BURST, True
+    for _ in range(cycles):
+        node.cycle()
+    return node
+
+
 def test_quota_and_burst_of_a_throttled_container_go_up_and_down_without_a_refusal(
     groups: RealGroups,
 ) -> None:
@@ -69,10 +78,7 @@ def test_the_runtime_can_write_the_quota_of_the_limit_again_at_any_time(
 def test_after_a_resize_the_quota_of_the_new_limit_is_restored(
     groups: RealGroups, limit_milli: int, late_cycles: int
 ) -> None:
-    node = LimitedNode(groups)
-    node.spec, node.is_throttled = BURST, True
-    for _ in range(3):
-        node.cycle()
+    node = raised_node(groups, cycles=3)
     assert node.quotas() == [172800, 172800]
     node.resize(limit_milli)
     for _ in range(late_cycles):  # until the kubelet reports it
@@ -86,10 +92,7 @@ def test_after_a_resize_the_quota_of_the_new_limit_is_restored(
 
 
 def test_after_a_resize_to_less_the_quota_of_the_new_limit_is_restored(groups: RealGroups) -> None:
-    node = LimitedNode(groups)
-    node.spec, node.is_throttled = BURST, True
-    for _ in range(3):
-        node.cycle()
+    node = raised_node(groups, cycles=3)
     node.report_limit(500)
     node.cycle()  # the kernel refuses the kubelet's quota before the burst is smaller
     node.resize(500)
@@ -109,10 +112,7 @@ def explained(node: LimitedNode) -> str:
 
 
 def test_the_quota_that_a_runtime_sets_back_is_not_contested(groups: RealGroups) -> None:
-    node = LimitedNode(groups)
-    node.spec, node.is_throttled = BURST, True
-    for _ in range(3):
-        node.cycle()
+    node = raised_node(groups, cycles=3)
     node.is_throttled = False
     node.cycle()
     for _ in range(4):  # with each change of the shared CPUs
@@ -134,10 +134,7 @@ def test_the_quota_that_a_runtime_sets_back_is_not_contested(groups: RealGroups)
 def test_after_a_resize_a_raised_quota_begins_at_that_of_the_new_limit(
     groups: RealGroups, order: str
 ) -> None:
-    node = LimitedNode(groups)
-    node.spec, node.is_throttled = BURST, True
-    for _ in range(5):
-        node.cycle()
+    node = raised_node(groups, cycles=5)
     assert node.quotas() == [248832, 248832]
     node.is_throttled = False
     if order == "reports first":
@@ -155,10 +152,7 @@ def test_after_a_resize_a_raised_quota_begins_at_that_of_the_new_limit(
 def test_a_smaller_limit_of_a_container_that_the_runtime_has_set_back_is_no_refused_quota(
     groups: RealGroups,
 ) -> None:
-    node = LimitedNode(groups)
-    node.spec, node.is_throttled = BURST, True
-    for _ in range(4):
-        node.cycle()
+    node = raised_node(groups, cycles=4)
     node.is_throttled = False
     groups.put(node.scene.container, "cpu.cfs_quota_us", "100000")
     node.cycle()
@@ -173,10 +167,7 @@ def test_a_smaller_limit_of_a_container_that_the_runtime_has_set_back_is_no_refu
 
 
 def test_a_larger_limit_on_a_busy_node_is_written_before_its_burst(groups: RealGroups) -> None:
-    node = LimitedNode(groups)
-    node.spec, node.is_throttled = BURST, True
-    for _ in range(3):
-        node.cycle()
+    node = raised_node(groups, cycles=3)
     node.node_cores = 4.0
     for _ in range(6):
         node.cycle()
@@ -193,10 +184,7 @@ def test_a_larger_limit_on_a_busy_node_is_written_before_its_burst(groups: RealG
 def test_a_quota_that_stayed_another_programs_is_restored_after_a_later_burst(
     groups: RealGroups,
 ) -> None:
-    node = LimitedNode(groups)
-    node.spec, node.is_throttled = BURST, True
-    for _ in range(3):
-        node.cycle()
+    node = raised_node(groups, cycles=3)
     node.spec = {}
     groups.put(node.scene.container, "cpu.cfs_quota_us", "110000")
     node.cycle()
@@ -212,10 +200,7 @@ def test_a_quota_that_stayed_another_programs_is_restored_after_a_later_burst(
 def test_a_pods_quota_that_a_group_below_exceeds_for_a_moment_is_restored_soon(
     groups: RealGroups,
 ) -> None:
-    node = LimitedNode(groups)
-    node.spec, node.is_throttled = BURST, True
-    for _ in range(3):
-        node.cycle()
+    node = raised_node(groups, cycles=3)
     groups.put(node.scene.sandbox, "cpu.cfs_quota_us", "150000")  # as a container removed just now
     node.spec = {}
     node.cycle()
@@ -248,10 +233,7 @@ def test_a_resize_that_the_kubelet_deferred_gives_no_cpu(groups: RealGroups) -> 
 
 
 def test_a_resize_to_the_quota_in_force_while_no_agent_runs_is_noticed(groups: RealGroups) -> None:
-    node = LimitedNode(groups)
-    node.spec, node.is_throttled = BURST, True
-    for _ in range(3):
-        node.cycle()
+    node = raised_node(groups, cycles=3)
     node.resize(1728)
     node.report_limit(1728)
     node.scene.again()
@@ -280,10 +262,7 @@ def test_a_quota_above_the_limit_that_another_program_had_set_is_restored(
 
 
 def test_without_the_policy_nothing_of_it_remains(groups: RealGroups) -> None:
-    node = LimitedNode(groups)
-    node.spec, node.is_throttled = BURST, True
-    for _ in range(3):
-        node.cycle()
+    node = raised_node(groups, cycles=3)
     node.spec = {}
     node.cycle()
     assert node.quotas() == [100000, 100000]
