@@ -23,7 +23,7 @@ from agent.cgroup.ledger import (
 )
 from agent.cgroup.processes import restore_processes
 from agent.cgroup.values import V2_HIERARCHY, CgroupFiles, CgroupValues, KernelFiles
-from agent.cgroup.write_backoff import burst_cause, nesting_cause
+from agent.cgroup.write_backoff import RefusalCause, burst_cause, nesting_cause
 from agent.cgroup.write_plan import CgroupWrite, DesiredValue, WriteTarget, plan_writes
 from agent.errors import HostFileError, ParseError
 from agent.host.files import LiveHostFiles
@@ -57,6 +57,7 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     current: str = ""  # as read
     target: str = ""  # written instead of an original that the kernel would not accept
     detail: str = ""  # why not restored, or why there is a target, for people
+    is_below: bool = False  # refused because a group below has more
 
     @property
     def is_done(self) -> bool:
@@ -351,9 +352,10 @@ def _write(
             if error.errno == errno.ENODEV and step.desired.key.device:  # the disk was removed
                 _set_state(state, target, "gone")
                 continue
-            cause = burst_cause(values, step, error.errno)
-            cause = cause or nesting_cause(values, step, error.errno)
-            _set_state(state, target, "refused", f"{error}{cause}")
+            text = burst_cause(values, step, error.errno)
+            cause = RefusalCause(text) if text else nesting_cause(values, step, error.errno)
+            detail = f"{error}{cause.text}"
+            _set_state(state, target, "refused", detail, is_below=cause.is_below)
 
 
 def _confirm(values: CgroupValues, state: _RestoreState, step: CgroupWrite) -> None:
@@ -466,7 +468,12 @@ def _restore_switch(
 
 
 def _set_state(
-    restore_state: _RestoreState, target: WriteTarget, state: str, detail: str = ""
+    restore_state: _RestoreState,
+    target: WriteTarget,
+    state: str,
+    detail: str = "",
+    *,
+    is_below: bool = False,
 ) -> None:
     entry = restore_state.entries[target]
     key = find_key(entry.key)
@@ -479,4 +486,5 @@ def _set_state(
         current=current,
         target=text,
         detail=detail or (text and (OFFLINE_TEXT if entry.original else WIDEST_TEXT)),
+        is_below=is_below,
     )

@@ -41,8 +41,6 @@ class WriteErrorClass(enum.Enum):
 
 _DENIED = (errno.EROFS, errno.EPERM)
 
-GROUP_BELOW = ": a group below it has more"  # cause of a refusal, for people
-
 _ORDER = (errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.EINVAL)
 
 
@@ -73,8 +71,15 @@ def burst_cause(values: CgroupValues, step: CgroupWrite, number: int) -> str:
     return f": {file} holds {burst}, more than this quota: write 0 to it"
 
 
-def nesting_cause(values: CgroupValues, step: CgroupWrite, number: int) -> str:
-    """Return text for people if the value of another group is the cause of a refusal; else nothing.
+class RefusalCause(msgspec.Struct, frozen=True):
+    """Why a write was refused."""
+
+    text: str = ""  # for people
+    is_below: bool = False  # a group below has more, which may be one that was removed just now
+
+
+def nesting_cause(values: CgroupValues, step: CgroupWrite, number: int) -> RefusalCause:
+    """Return the cause of a refusal if it is the value of another group; else an empty one.
 
     On version 1, CPUs and quota of a group lie within those of all groups above it.
     """
@@ -83,12 +88,12 @@ def nesting_cause(values: CgroupValues, step: CgroupWrite, number: int) -> str:
         isinstance(value, Bandwidth) and number == errno.EINVAL
     )
     if values.version != 1 or not is_nested:
-        return ""
+        return RefusalCause()
     limit = values.limiting_group(step.desired.cgroup, key, value)
     if limit is None:
-        return GROUP_BELOW
+        return RefusalCause(": a group below it has more", is_below=True)
     group, above = limit
-    return f": {group} above it has {key.to_ledger(above)}"
+    return RefusalCause(f": {group} above it has {key.to_ledger(above)}")
 
 
 class _RefusalRecord(msgspec.Struct):

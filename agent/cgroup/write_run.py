@@ -18,7 +18,7 @@ from agent.cgroup.keys import (
 from agent.cgroup.ledger import EntryId, LedgerError
 from agent.cgroup.values import CgroupValues, RawValue
 from agent.cgroup.write_backoff import (
-    GROUP_BELOW,
+    RefusalCause,
     RefusalTracker,
     WriteErrorClass,
     burst_cause,
@@ -192,19 +192,19 @@ class WriteRun:
         path = self._host.file_states[desired.target].path(step.file)
         self._audit(step, path, current.get(desired.target), number)
         cause = self._cause(step, number, used)
-        if cause.endswith(GROUP_BELOW):
+        if cause.is_below:
             error_class = WriteErrorClass.BELOW
         if error_class is WriteErrorClass.DENIED:
             self.failed_targets.add(desired.target)
-            if self._host.refusals.record_denial(desired.owner, cause, self._now_s):
-                self._add_problem(desired, "WriteNotPermitted", cause)
+            if self._host.refusals.record_denial(desired.owner, cause.text, self._now_s):
+                self._add_problem(desired, "WriteNotPermitted", cause.text)
             return
-        self._record_refusal(desired, error_class, cause, used)
+        self._record_refusal(desired, error_class, cause.text, used)
 
-    def _cause(self, step: CgroupWrite, number: int, used: int | None) -> str:
-        """Return why a write was refused, for people."""
+    def _cause(self, step: CgroupWrite, number: int, used: int | None) -> RefusalCause:
+        """Return why a write was refused."""
         if used is not None:
-            return (
+            return RefusalCause(
                 f"{used} bytes were in use: at this limit the kernel would kill processes;"
                 f" they are reclaimed by {HIGH.name} first, as far as that is possible"
             )
@@ -215,9 +215,9 @@ class WriteRun:
                 cgroup=step.desired.cgroup, key=BURST, value=0, owner=step.desired.owner
             )
             cause += "" if self._host.original(burst) is not None else "; another agent left it"
-        else:
-            cause = nesting_cause(self._host.values, step, number)
-        return error_text + cause
+            return RefusalCause(error_text + cause)
+        nesting = nesting_cause(self._host.values, step, number)
+        return RefusalCause(error_text + nesting.text, is_below=nesting.is_below)
 
     def _record_refusal(
         self,

@@ -20,7 +20,7 @@ from agent.cgroup.ledger import (
 from agent.cgroup.processes import process_directory
 from agent.cgroup.restore import RestoreResult, is_known_entry, restore_entries
 from agent.cgroup.values import CgroupFiles, CgroupValues, KernelFiles
-from agent.cgroup.write_backoff import BUSY_RETRY_S, GROUP_BELOW
+from agent.cgroup.write_backoff import BUSY_RETRY_S
 from agent.containers.dispatch import ON
 from agent.errors import HostFileError, ParseError
 from agent.slo.status import is_frozen
@@ -159,7 +159,7 @@ class Restoration:
         A group that was removed just now counts for the kernel some 20 ms longer.
         """
         is_first = result.entry.id not in self._after_s
-        return BUSY_RETRY_S if is_first and result.detail.endswith(GROUP_BELOW) else UNDO_AGAIN_S
+        return BUSY_RETRY_S if is_first and result.is_below else UNDO_AGAIN_S
 
     def _may_try(self, entry: LedgerEntry, now_s: float) -> bool:
         """Return whether to try; the agent has written the file again if its entry is another."""
